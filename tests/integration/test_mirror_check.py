@@ -10,7 +10,7 @@ from mirrors import configured, cut_off, records_of, running, values_of, wait_fo
 
 from fastq import Admin, Producer, TopicPartition
 from fastq.mirror import comparison
-from fastq.mirror.comparison import Comparison, compare_all
+from fastq.mirror.comparison import Comparison, Far, compare_all
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.failover import fail_over
 from fastq.testing import Broker
@@ -147,3 +147,49 @@ def test_a_source_that_has_lost_what_was_copied_is_a_difference_at_once(
         cut_off(config, admin, TopicPartition(name, 0), 1)
     found = checked(config, name)
     assert found.result == "differs" and "the source ends at offset 1" in (found.detail or "")
+
+
+class Noting(Far):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[tuple[int, int]] = []
+
+    def at(self, position: int) -> None:
+        super().at(position)
+        self.noted.append((self.partitions, self.offsets))
+
+
+@pytest.mark.parametrize("configs", [{}, COMPACTED], ids=["deleted", "compacted"])
+def test_how_far_it_is_within_a_partition_is_told(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, configs: dict[str, str]
+) -> None:
+    """Of two topics, one of which has batches for many polls, and begins behind offset 0."""
+    source, _ = brokers
+    long, short = sorted([new_topic_name(), new_topic_name()])
+    config = configured(brokers, [long, short])
+    for name, count in ((long, 300), (short, 1)):
+        made(source, name, **configs)
+        with Producer(bootstrap_servers=source.bootstrap_servers, linger_ms=0, compression_type="none") as producer:
+            for n in range(count):
+                producer.send(name, bytes(20_000), b"%d" % n, partition=0).result()
+    with running(config):
+        for name in (long, short):
+            wait_for_records(brokers[1], f"A.{name}", records_of(source, name))
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        if not configs:
+            admin.delete_records({TopicPartition(long, 0): 10}).results()
+    far = Noting()
+    assert [found.result for found in compare_all(config, [long, short], far)] == ["same", "same"]
+    offsets = 301 if configs else 291
+    within = [at for partitions, at in far.noted if partitions == 0]
+    assert len(set(within)) > 2 and within == sorted(within) and within[-1] == offsets - 1
+    assert far.noted[-1] == (1, offsets)
+    assert (far.partitions, far.partitions_in_all, far.offsets, far.offsets_in_all) == (2, 2, offsets, offsets)
+    # What is not there any more is done at once.
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        admin.delete_topic(long)
+    far = Noting()
+    assert [found.result for found in compare_all(config, [long, short], far)] == ["unknown", "same"]
+    assert (far.partitions, far.partitions_in_all, far.offsets, far.offsets_in_all) == (2, 2, 1, 1)

@@ -156,25 +156,28 @@ def run_status(options: argparse.Namespace) -> int:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    from fastq.mirror.comparison import compare_all
+    from fastq.mirror.comparison import Far, compare_all
 
-    config = _config(options)
-    rows: list[dict[str, object]] = []
-    with Waiting("partitions compared") as waiting:
-        for found in compare_all(config, options.topic):
-            rows.append(
-                {
-                    "topic": found.partition.topic,
-                    "partition": found.partition.partition,
-                    "target": found.target,
-                    "start": found.start,
-                    "end": found.end,
-                    "compared": found.compared,
-                    "result": found.result,
-                    "detail": found.detail,
-                }
-            )
-            waiting.done = len(rows)
+    config, far = _config(options), Far()
+
+    def told() -> str:
+        partitions, offsets = counted(far.partitions_in_all, "partition"), counted(far.offsets_in_all, "offset")
+        return f" {far.partitions:,} of {partitions}, {far.offsets:,} of {offsets}" if far.partitions_in_all else ""
+
+    with Waiting("compared", told):
+        rows = [
+            {
+                "topic": found.partition.topic,
+                "partition": found.partition.partition,
+                "target": found.target,
+                "start": found.start,
+                "end": found.end,
+                "compared": found.compared,
+                "result": found.result,
+                "detail": found.detail,
+            }
+            for found in compare_all(config, options.topic, far)
+        ]
     print_records(["topic", "partition", "target", "start", "end", "compared", "result", "detail"], rows, options.json)
     wrong = sum(row["result"] != "same" for row in rows)
     if not options.json:

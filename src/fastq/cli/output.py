@@ -407,11 +407,11 @@ class Progress:
 
 class Waiting:
     """For what tells nothing before its end: one line on standard error with how long it takes, once that is more than a second; silent
-    where that is no terminal. A context manager; `done` may be raised inside it."""
+    where that is no terminal. A context manager; `told`, if there is one, is asked in another thread what stands behind the label."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, told: Callable[[], str] | None = None) -> None:
         self._label = label
-        self.done: int | None = None
+        self._told = told
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -429,7 +429,7 @@ class Waiting:
     def _tell(self) -> None:
         began, shown = time.monotonic(), False
         while not self._ended.wait(WAITING_S):
-            done = "" if self.done is None else f" {self.done:,}"
+            done = "" if self._told is None else self._told()
             line = f"{self._label}{done}  {time.monotonic() - began:.0f} s"[: max(columns(sys.stderr) - 1, 0)]
             print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
             shown = True

@@ -14,7 +14,7 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 from fastq.admin import ConfigResource
@@ -66,8 +66,40 @@ class Comparison(NamedTuple):
     detail: str | None = None
 
 
-def compare_all(config: MirrorConfig, topics: Sequence[str]) -> Iterator[Comparison]:
-    """Compare what was copied of some topics, or of all."""
+class Far:
+    """How far a comparison is: partitions, and offsets of the source, of so many in all. Written by who compares, read by any thread.
+
+    Invariant: `offsets` never falls; that of a partition which is done is all that it had.
+    """
+
+    def __init__(self) -> None:
+        self.partitions = self.partitions_in_all = self.offsets = self.offsets_in_all = 0
+        self._before = 0
+        self._partition = (0, 0)
+
+    def begin(self, places: Iterable[tuple[int, int]]) -> None:
+        """Where each partition begins and ends."""
+        sizes = [end - begin for begin, end in places]
+        self.partitions_in_all, self.offsets_in_all = len(sizes), sum(sizes)
+
+    def enter(self, begin: int, end: int) -> None:
+        """A partition's comparison begins."""
+        self._before, self._partition = self.offsets, (begin, end)
+
+    def at(self, position: int) -> None:
+        """The source's records were read up to an offset of the partition; what comes behind its end is not counted."""
+        begin, end = self._partition
+        self.offsets = max(self.offsets, self._before + min(position, end) - begin)
+
+    def leave(self) -> None:
+        """A partition's comparison has ended, wherever."""
+        self.at(self._partition[1])
+        self.partitions += 1
+
+
+def compare_all(config: MirrorConfig, topics: Sequence[str], far: Far | None = None) -> Iterator[Comparison]:
+    """Compare what was copied of some topics, or of all; `far` is told how far that is."""
+    far = Far() if far is None else far
     survey, names = Survey(config), Names.of(config)
     try:
         lanes = range(survey.lanes())
@@ -93,14 +125,24 @@ def compare_all(config: MirrorConfig, topics: Sequence[str]) -> Iterator[Compari
         targets = sorted({tp.topic for tp in theirs})
         answers = survey.target.describe_configs([ConfigResource.topic(name) for name in targets]).results()
         compacted = {r.name for r, entries in answers.items() if "compact" in (entries["cleanup.policy"].value or "")}
+        with consumer_at(config.source) as consumer:
+            begins = consumer.beginning_offsets([tp for tp in copied if tp in ours])
+        # Of what is not there any more nothing is read.
+        places = {
+            tp: (min(begins.get(tp, of.next_offset), of.next_offset), of.next_offset) for tp, of in copied.items()
+        }
+        far.begin(places.values())
         for tp, progress in copied.items():
+            far.enter(*places[tp])
             name = wanted[tp].topic
             why = gone(config, progress, ours.get(tp), theirs.get(wanted[tp]))
             if why:
-                yield Comparison(tp, name, "unknown", detail=why)
-                continue
-            there = wanted[tp]
-            yield compare(config, tp, there, progress, again, target_end=ends.get(there), compacted=name in compacted)
+                found = Comparison(tp, name, "unknown", detail=why)
+            else:
+                end, is_compacted = ends.get(wanted[tp]), name in compacted
+                found = compare(config, tp, wanted[tp], progress, again, far, target_end=end, compacted=is_compacted)
+            far.leave()
+            yield found
     finally:
         survey.close()
 
@@ -124,6 +166,7 @@ def compare(
     there: TopicPartition,
     progress: Progress,
     again: Callable[[TopicPartition], Progress | None],
+    far: Far,
     *,
     target_end: int | None,
     compacted: bool,
@@ -151,7 +194,7 @@ def compare(
         newer = again(partition)
         return _records(config.source, partition, end, end if newer is None else newer.next_offset, level)
 
-    ours = _records(config.source, partition, start[0], end, level)
+    ours = _records(config.source, partition, start[0], end, level, far.at)
     theirs = _records(config.target, there, start[1], target_end, level if same else "read_committed")
     if compacted:
         compared, detail = _compare_keys(ours, theirs, more)
@@ -233,9 +276,14 @@ def _wait_for_open_transactions(config: MirrorConfig, lanes: Sequence[int]) -> N
 
 
 def _records(
-    side: Side, partition: TopicPartition, start: int, end: int | None, level: str
+    side: Side,
+    partition: TopicPartition,
+    start: int,
+    end: int | None,
+    level: str,
+    at: Callable[[int], None] | None = None,
 ) -> Iterator[Record[bytes, bytes]]:
-    """The records from `start` up to `end` (None: the end of now)."""
+    """The records from `start` up to `end` (None: the end of now); `at` is told up to where they were taken."""
     with consumer_at(side, isolation_level=level, auto_offset_reset="none") as consumer:
         ends = consumer.end_offsets([partition]) if end is None else {partition: end}
         consumer.assign([partition])
@@ -248,6 +296,8 @@ def _records(
                     f"{consumer.position(partition)}, and the end is {ends[partition]}"
                 )
             yield from batch
+            if at is not None:
+                at(consumer.position(partition))
 
 
 def _difference(record: Record[bytes, bytes], found: Record[bytes, bytes] | None, *, same: bool) -> str | None:

@@ -14,6 +14,7 @@ import pytest
 
 from fastq.cli import each_broker, main, mirror, output, transactions
 from fastq.cli.consume import _last_of_each_key
+from fastq.mirror.comparison import Far
 
 WAIT_S = 30.0
 
@@ -33,6 +34,12 @@ class Terminal(io.StringIO):
         self.told.set()
         return written
 
+    def until(self, text: str) -> None:
+        """Wait until a text has been told."""
+        while text not in self.getvalue():
+            self.told.clear()
+            assert self.told.wait(WAIT_S), self.getvalue()
+
 
 def at_terminal(monkeypatch: pytest.MonkeyPatch, waiting_s: float = 0.001) -> Terminal:
     """Called in a test: between its fixtures and itself the standard streams are taken anew."""
@@ -43,9 +50,10 @@ def at_terminal(monkeypatch: pytest.MonkeyPatch, waiting_s: float = 0.001) -> Te
 
 def test_a_line_with_what_is_done_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_terminal(monkeypatch)
-    with output.Waiting("compared") as waiting:
+    done = [""]
+    with output.Waiting("compared", lambda: done[0]):
         assert terminal.told.wait(WAIT_S)
-        waiting.done = 7_000
+        done[0] = " 7,000"
         terminal.told.clear()
         assert terminal.told.wait(WAIT_S)
         terminal.told.clear()
@@ -101,18 +109,23 @@ def test_a_search_for_hanging_transactions(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_check_of_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_terminal(monkeypatch)
 
-    def compared(*_: object) -> Iterator[object]:
+    def compared(_config: object, _topics: object, far: Far) -> Iterator[object]:
         place = SimpleNamespace(topic="t", partition=0)
-        yield SimpleNamespace(
-            partition=place, target="t", start=0, end=1, compared=1, result="same", detail=""
-        )  # and it is counted
-        terminal.told.clear()
         assert terminal.told.wait(WAIT_S)
+        far.begin([(10, 5_010), (0, 7)])
+        far.enter(10, 5_010)
+        far.at(1_010)
+        terminal.until("\rcompared 0 of 2 partitions, 1,000 of 5,007 offsets  ")
+        far.leave()
+        yield SimpleNamespace(partition=place, target="t", start=0, end=1, compared=1, result="same", detail="")
+        far.enter(0, 7)
+        far.at(9)  # behind what there was when it began
+        terminal.until("\rcompared 1 of 2 partitions, 5,007 of 5,007 offsets  ")
 
     monkeypatch.setattr(mirror, "_config", lambda _: None)
     monkeypatch.setattr("fastq.mirror.comparison.compare_all", compared)
     assert main(["mirror", "check"]) == 0
-    assert "\rpartitions compared" in terminal.getvalue()
+    assert terminal.getvalue().startswith("\rcompared  ") and terminal.getvalue().endswith("\r\x1b[K")
 
 
 def test_the_last_of_each_key(monkeypatch: pytest.MonkeyPatch) -> None:
