@@ -159,6 +159,13 @@ class Replica:
         self.log.wait_durable(offset, callback)
         return None
 
+    def is_followed(self, within_ms: int) -> bool:
+        """Whether this node leads, by what its followers do and not by the metadata alone: all in sync have fetched so lately."""
+        if self.shared is None:
+            return True
+        self.wake()  # who sleeps has fetched since it was last noted
+        return self.shared.is_followed(within_ms)
+
     def epoch_error(self, requested: int) -> int:
         """0, or the error for a request that was made under another leader epoch; -1 asks for no check (KIP-320)."""
         if requested == -1 or requested == self.leader_epoch:

@@ -1,4 +1,4 @@
-"""What a client is told when the coordinator could not write its records. Source: CoordinatorOperationExceptionHelper."""
+"""What a client is told when the coordinator could not write its records (CoordinatorOperationExceptionHelper), or may be none any more."""
 
 from __future__ import annotations
 
@@ -15,6 +15,21 @@ STORE_ERRORS: dict[int, int] = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
+
+ENDS_A_MEMBERSHIP = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    }
+)
+"""What a member is told by the state of its group, and takes for the end of its place in it, or its own."""
 
 
 def store_error(error: KafkaError) -> int:

@@ -34,10 +34,14 @@ if TYPE_CHECKING:
     from fastq_broker.controller import MetadataDelta, MetadataImage
     from fastq_broker.log import PartitionLog
     from fastq_broker.ports import Ports
+    from fastq_broker.replicas import Replica
 
     from .group import Group
 
 logger = logging.getLogger(__name__)
+
+FOLLOWED_MS = 3_000
+"""A follower that has nothing to fetch asks twice a second."""
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -65,7 +69,13 @@ class GroupCoordinator:
             lambda: self._ports.image,
             self.settings_of,
             partial(self._gone, context.partition),
+            partial(self._is_surely_here, context.replica),
         )
+
+    def _is_surely_here(self, replica: Replica) -> bool:
+        """Whether no other node leads a partition by now: a controller would have said so, or its followers would follow no more."""
+        cluster = self._ports.cluster
+        return cluster is None or cluster.is_heard or replica.is_followed(FOLLOWED_MS)
 
     # --- life ---
 

@@ -5,6 +5,9 @@ Rules
   without group management) have an empty classic group in it.
 - Records dispatch by the type in their key: 0 and 1 to the offsets, 2 to classic groups, 3 to 8 and 16 to groups of KIP-848.
 - A classic group lives in memory and is only written out: the replay of a record that it has just written changes nothing.
+- Who was cut off may go by a state of before: the member of now is another, and more is committed. While it is not sure to coordinate, what
+  ends a membership is COORDINATOR_NOT_AVAILABLE, and no offset is told. What is written needs no such care: it is answered once the
+  replicas have it.
 Source: GroupCoordinatorShard.
 """
 
@@ -13,11 +16,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastq._native.commit_path import encode_offset_key, encode_offset_value
-from fastq.errors import ErrorCode, KafkaError
-from fastq.protocol.messages import GroupMetadataKey
+from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, GroupMetadataKey
 from fastq_broker.controller import MetadataImage
 from fastq_broker.coordinator.deadlines import Deadlines
 from fastq_broker.coordinator.records import decode_key, record_type
@@ -32,7 +35,7 @@ from .consumer_classic import ClassicMembers
 from .consumer_group import ConsumerGroup
 from .consumer_groups import ConsumerGroups
 from .consumer_records import RECORD_TYPES as CONSUMER_TYPES
-from .errors import store_error
+from .errors import ENDS_A_MEMBERSHIP, store_error
 from .group import UNKNOWN_MEMBER, Committer, Group
 from .offsets import NO_ID, CommittedOffset, NamedId, Offsets, TopicPartition
 
@@ -40,7 +43,12 @@ if TYPE_CHECKING:
     from fastq_broker.controller.image import TopicImage
     from fastq_broker.coordinator.shard import CoordinatorRecord, ShardContext
 
+    from .consumer_groups import Answer as ConsumerAnswer
+    from .consumer_groups import Client
+
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R", JoinResult, SyncResult)
 
 OFFSET_TYPES = (0, 1)
 CLASSIC_TYPE = 2
@@ -98,14 +106,17 @@ class GroupShard:
         image: Callable[[], MetadataImage] = MetadataImage,
         settings_of: Callable[[str], ConsumerGroupSettings] | None = None,
         gone: Callable[[Set[NamedId]], Set[NamedId]] = lambda topics: frozenset(),
+        is_surely_here: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`image` answers the metadata as it is, `gone` which of the topics that have offsets in the log are no more."""
+        """`image` answers the metadata as it is, `gone` which of the topics that have offsets in the log are no more, `is_surely_here`
+        whether no other node can coordinate these groups by now."""
         self.context = context
         self.settings = settings
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self._image = image
         self._gone = gone
+        self._is_surely_here = is_surely_here
         self.consumer = ConsumerGroups(
             self.groups, context, settings.consumer, image, self._became_classic, settings_of
         )
@@ -180,6 +191,7 @@ class GroupShard:
 
     def join(self, group_id: str, request: JoinRequest, answer: Callable[[JoinResult], None]) -> None:
         """A JoinGroup; `answer` is called once, now or when the rebalance is complete."""
+        answer = self._told_as_known(answer)
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             self._classic_members.join(group, request, answer)
@@ -213,6 +225,7 @@ class GroupShard:
         answer: Callable[[SyncResult], None],
     ) -> None:
         """A SyncGroup; `answer` is called once, now or when the leader has assigned."""
+        answer = self._told_as_known(answer)
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             answer(self._classic_members.sync(group, committer, protocol_type, protocol_name))
@@ -234,6 +247,9 @@ class GroupShard:
 
     def heartbeat(self, group_id: str, committer: Committer) -> int:
         """The error of a Heartbeat."""
+        return self._as_is_known(self._heartbeat(group_id, committer))
+
+    def _heartbeat(self, group_id: str, committer: Committer) -> int:
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.heartbeat(group, committer)
@@ -247,6 +263,10 @@ class GroupShard:
 
     def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> int | list[int]:
         """The errors of the members of a LeaveGroup, in their order; one error for all where there is no such group."""
+        errors = self._leave(group_id, leaving)
+        return self._as_is_known(errors) if isinstance(errors, int) else [*map(self._as_is_known, errors)]
+
+    def _leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> int | list[int]:
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.leave(group, leaving)
@@ -255,6 +275,34 @@ class GroupShard:
         errors = group.leave(leaving, self.context.monotonic_ms())
         self._run(group)
         return errors
+
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, client: Client, version: int, answer: ConsumerAnswer
+    ) -> None:
+        """A ConsumerGroupHeartbeat: see ConsumerGroups.heartbeat. Raises KafkaError."""
+
+        def told(response: ConsumerGroupHeartbeatResponse | None, error: KafkaError | None) -> None:
+            answer(response, None if error is None else self._known_error(error))
+
+        try:
+            self.consumer.heartbeat(request, client, version, told)
+        except KafkaError as error:
+            raise self._known_error(error) from None
+
+    # --- whether what is known here still holds ---
+
+    def _as_is_known(self, code: int) -> int:
+        """A refusal; who may coordinate no more does not know whether it holds."""
+        if code not in ENDS_A_MEMBERSHIP or self._is_surely_here():
+            return code
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def _known_error(self, error: KafkaError) -> KafkaError:
+        code = self._as_is_known(error.code)
+        return error if code == error.code else error_for_code(code, f"another node may say otherwise: {error}")
+
+    def _told_as_known(self, answer: Callable[[R], None]) -> Callable[[R], None]:
+        return lambda result: answer(result._replace(error=self._as_is_known(result.error)))
 
     def _became_classic(self, group_id: str, rebalance: bool) -> None:
         """A consumer group has become a classic one, which has just been replayed."""
@@ -271,7 +319,7 @@ class GroupShard:
     def commit(self, commit: Commit, answer: Errors) -> None:
         """Commit offsets: `answer` is told the partitions' errors, once what is committed is durable."""
         group = self.groups.get(commit.group_id)
-        error = self._commit_error(group, commit)
+        error = self._as_is_known(self._commit_error(group, commit))
         if error:
             answer({(topic, partition): error for topic, partition, *_ in commit.offsets})
             return
@@ -341,7 +389,10 @@ class GroupShard:
         return None if found is None or _is_of_another(found, self._image().topic(topic)) else found
 
     def fetch_error(self, group_id: str, committer: Committer) -> int:
-        """Why a group's offsets may not be read; one that does not exist has none, which is no error."""
+        """Why a group's offsets may not be read; one that does not exist has none, which is no error. Older ones than were committed are
+        not read: a member would go back by them."""
+        if not self._is_surely_here():
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.NONE

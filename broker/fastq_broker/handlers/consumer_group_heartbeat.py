@@ -34,7 +34,7 @@ def handle(
 
     def ask(take: Callable[[Outcome], None]) -> None:
         shard = groups.shard(request.group_id)
-        shard.consumer.heartbeat(request, client, context.api_version, lambda *outcome: take(outcome))
+        shard.consumer_heartbeat(request, client, context.api_version, lambda *outcome: take(outcome))
 
     try:
         return groups.answer(ask, _respond)

@@ -278,6 +278,13 @@ class Partition:
             follower.fetched_at_ms = max(follower.fetched_at_ms, fetched_ms)
             follower.caught_up_ms = max(follower.caught_up_ms, fetched_ms)
 
+    def is_followed(self, now_ms: int, within_ms: int) -> bool:
+        """Whether all others in sync have fetched lately: nobody that could be elected leads, or follows another leader."""
+        others = (self._followers.get(node) for node in self.isr.maximal - {self._node_id})
+        return self.leads and all(
+            follower is not None and now_ms - follower.fetched_at_ms <= within_ms for follower in others
+        )
+
     def count(self, now_ms: int) -> list[Effect]:
         """Move the high watermark to what everyone has who counts."""
         if not self.leads or len(self.isr.committed) < self.min_isr:

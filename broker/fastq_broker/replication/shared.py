@@ -163,6 +163,10 @@ class SharedPartition:
         """A follower that had all there was has fetched since, lastly then: see Partition.slept."""
         self.machine.slept(node_id, fetched_ms)
 
+    def is_followed(self, within_ms: int) -> bool:
+        """Whether nobody else can have been elected before that time: see Partition.is_followed."""
+        return self.machine.is_followed(self._replication.monotonic_ms(), within_ms)
+
     def check(self) -> None:
         self._do([*self.machine.check(self._replication.monotonic_ms()), StartMoved()])  # who was fenced counts no more
 

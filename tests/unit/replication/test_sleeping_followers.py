@@ -126,3 +126,21 @@ def test_what_is_gone_wakes_who_sleeps(tmp_path: Path) -> None:
     bench.loop.pass_time()
     assert not leader.replica.sleepers
     assert all(deferred.answered for _, _, _, deferred in bench.nodes[2].answers)
+
+
+def test_who_sleeps_follows_all_the_same_and_whose_followers_ask_no_more_may_lead_no_more(tmp_path: Path) -> None:
+    bench = settled(tmp_path)
+    leader = bench.nodes[1].replica
+    idle(bench, 30)
+    assert leader.is_followed(3_000)
+    bench.loop.pass_time(4)
+    assert not leader.is_followed(3_000)
+    bench.nodes[1].turn()
+    assert not bench.nodes[2].replica.is_followed(3_000), "a follower leads nothing"
+
+
+def test_who_is_in_sync_alone_leads_whoever_asks(tmp_path: Path) -> None:
+    bench = settled(tmp_path)
+    bench.publish(isr=(1,))
+    bench.loop.pass_time(60)
+    assert bench.nodes[1].replica.is_followed(3_000)
