@@ -16,12 +16,13 @@ from mirrors import wait_for
 
 from fastq.admin import Acl, AclFilter, AclOperation, AclPatternType, AclPermission, AclResourceType, Admin
 from fastq.cli import main
-from fastq.cli.acls import COLUMNS, SUPPORTED
+from fastq.cli.acls import COLUMNS
 from fastq.console.config import ClusterConfig, ConsoleConfig
 from fastq.errors import InvalidRequest
 from fastq.mirror.acls import copy_acls
 from fastq.mirror.config import parse_config
 from fastq.testing import Broker
+from fastq.words import ACL_OPERATIONS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "console"))
 
@@ -261,7 +262,7 @@ def test_what_our_command_removes_is_narrowed_down(
 
 
 def test_our_command_knows_the_operations_that_kafkas_does(servers: str, tools: apache_kafka.Tools) -> None:
-    for kind, known in SUPPORTED.items():
+    for kind, known in ACL_OPERATIONS.items():
         option = {"user": "user-principal"}.get(kind, kind)
         name = [] if kind == "cluster" else ["User:a" if kind == "user" else "a"]
         wrong = "Read" if "read" not in known else "CreateTokens"
@@ -284,6 +285,9 @@ def test_the_console_makes_shows_and_deletes_them(servers: str, admin: Admin) ->
                 {"kind": "ANY"},
                 {"name": ""},
                 {"principal": "alice"},
+                {"principal": ":User:alice"},
+                {"principal": "User:alice "},
+                {"kind": "GROUP", "operation": "WRITE"},  # it would be kept, without effect
                 {"operation": "fly"},
                 {"pattern": "MATCH"},
             ):
@@ -300,7 +304,7 @@ def test_the_console_makes_shows_and_deletes_them(servers: str, admin: Admin) ->
             wait_for(lambda: admin.describe_acls() == [other])
             again = browser.submit(page, f"{page}/delete", **fields, host="*")
             assert again.status_code == 400 and "nothing was deleted" in again.text
-            refused = browser.submit(page, f"{page}/create", **{**fields, "kind": "CLUSTER"})
+            refused = browser.submit(page, f"{page}/create", **{**fields, "kind": "CLUSTER", "operation": "ALTER"})
             assert refused.status_code == 200 and 'class="bad"' in refused.text, "what Kafka refuses is told"
     finally:
         console.close()

@@ -1,4 +1,4 @@
-"""Times that people write: the same ones in each place that takes them, also on the oldest Python."""
+"""Times that people write: the same ones in each place that takes them, also on the oldest Python. Access controls that they mean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastq.cli.offsets import when
 from fastq.cli.output import UsageError
 from fastq.console.pages.records import time_ms
 from fastq.console.visit import BadValue
-from fastq.words import counted, read_time_ms
+from fastq.words import acl_remarks, counted, read_time_ms
 
 NOON_MS = 1_800_014_400_000
 PLACES = {
@@ -72,3 +72,23 @@ def test_a_zone_for_those_without() -> None:
 def test_numbers_of_things() -> None:
     assert [counted(n, "record") for n in (0, 1, 2000)] == ["0 records", "1 record", "2,000 records"]
     assert counted(1, "entry") == "1 entry" and counted(3, "entry") == "3 entries"
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("*", ""), ("10.0.0.1", ""), ("0:0:0:0:0:0:0:1", ""), ("2001:db8:0:0:0:0:0:a", ""),  # as Java writes them
+        ("::1", "writes that one 0:0:0:0:0:0:0:1"), ("2001:DB8::A", "writes that one 2001:db8:0:0:0:0:0:a"),
+        ("::ffff:10.0.0.1", "writes that one 10.0.0.1"), ("fe80::1%eth0", "writes that one fe80:0:0:0:0:0:0:1%eth0"),
+        ("localhost", "is no address"), ("10.0.0.0/8", "is no address"), ("10.0.0.*", "is no address"), ("10.0.0.01", "is no address"),
+        (" *", "is no address"),
+    ],
+)  # fmt: skip
+def test_hosts_of_access_controls_that_are_nobodys(host: str, words: str) -> None:
+    remarks = acl_remarks("t", host, prefixed=False)
+    assert len(remarks) == bool(words) and words in "".join(remarks)
+
+
+def test_a_prefix_of_a_star_is_not_all() -> None:
+    assert "a literal *" in acl_remarks("*", "*", prefixed=True)[0]
+    assert not acl_remarks("*", "*", prefixed=False) and not acl_remarks("t*", "*", prefixed=True)

@@ -1,7 +1,8 @@
 """`fastq acls`: access control lists, who may do what with which topic, group or cluster (KIP-11, KIP-290).
 
 Rules: Kafka's names, in any case and with any dashes. A resource is named as it is (`literal`), unless `--prefixed` or `--pattern` says
-otherwise, as Kafka's own tool takes it. What a kind of resource does not know is refused here: a broker would keep it, without effect.
+otherwise, as Kafka's own tool takes it. What a kind of resource does not know is refused here: a broker would keep it, without effect. What
+is made and most likely means something else is told.
 Nothing is removed that nobody named. Brokers without an authorizer refuse, fastq's too.
 """
 
@@ -17,22 +18,12 @@ from typing import TYPE_CHECKING, Any
 from fastq.cli.clients import add_client_options, opened_admin
 from fastq.cli.output import Subparsers, UsageError, add_json_option, complain, nonempty, print_records
 from fastq.errors import SecurityDisabled
+from fastq.words import ACL_OPERATIONS, acl_remarks, check_acl_operation, check_principal
 
 if TYPE_CHECKING:
     from fastq.admin import Acl, AclFilter, AclOperation, AclPatternType, AclPermission, AclResourceType
 
-SUPPORTED = {
-    "topic": ("read", "write", "create", "delete", "alter", "describe", "describe-configs", "alter-configs"),
-    "group": ("read", "describe", "delete", "describe-configs", "alter-configs"),
-    "cluster": (
-        "create", "alter", "describe", "cluster-action", "describe-configs", "alter-configs", "idempotent-write",
-    ),
-    "transactional-id": ("describe", "write", "two-phase-commit"),
-    "delegation-token": ("describe",),
-    "user": ("create-tokens", "describe-tokens"),
-}  # fmt: skip
-"""What each kind of resource knows besides `all`."""
-OPERATIONS = ("all", *dict.fromkeys(itertools.chain.from_iterable(SUPPORTED.values())))
+OPERATIONS = ("all", *dict.fromkeys(itertools.chain.from_iterable(ACL_OPERATIONS.values())))
 PRODUCER = {"topic": ("write", "describe", "create"), "transactional-id": ("write", "describe")}
 CONSUMER = {"topic": ("read", "describe"), "group": ("read",)}
 CLUSTER = "kafka-cluster"
@@ -48,9 +39,10 @@ def operation(text: str) -> str:
 
 def principal(text: str) -> str:
     """The type of options that take who it is about."""
-    kind, colon, name = text.partition(":")
-    if not (kind and colon and name):
-        raise argparse.ArgumentTypeError(f"a principal such as User:alice or User:* is expected, not {text!r}")
+    try:
+        check_principal(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return nonempty(text)
 
 
@@ -97,7 +89,7 @@ def register(commands: Any) -> None:
         action.add_argument("--permission", choices=("allow", "deny"))
         action.add_argument("--host", type=nonempty, action="append", help="from this address; may be repeated")
     for action in (listing, add, remove):
-        for kind in SUPPORTED:
+        for kind in ACL_OPERATIONS:
             if kind == "cluster":
                 action.add_argument("--cluster", action="store_true", help="the cluster itself")
                 continue
@@ -121,9 +113,9 @@ def _add_operation_option(parser: argparse.ArgumentParser, words: str) -> None:
 
 
 def _named(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """The resources that are named: kinds of SUPPORTED, and names."""
+    """The resources that are named: kinds of ACL_OPERATIONS, and names."""
     found = [("cluster", CLUSTER)] if options.cluster else []
-    for kind in SUPPORTED:
+    for kind in ACL_OPERATIONS:
         if kind != "cluster":
             names = options.user_principal if kind == "user" else getattr(options, kind.replace("-", "_"))
             found += [(kind, name) for name in dict.fromkeys(names)]
@@ -227,8 +219,10 @@ def _wanted(options: argparse.Namespace) -> dict[tuple[str, str], list[str]]:
         else:
             operations = list(dict.fromkeys(options.operation))
             for each in operations:
-                if each not in ("all", *SUPPORTED[kind]):
-                    raise UsageError(f"a {kind} knows no {each}: it is one of all, {', '.join(SUPPORTED[kind])}")
+                try:
+                    check_acl_operation(kind, each)
+                except ValueError as error:
+                    raise UsageError(str(error)) from None
         found[kind, name] = operations
     return found
 
@@ -261,7 +255,11 @@ def run_add(options: argparse.Namespace) -> int:
         outcomes = admin.create_acls(wanted)
         if len(outcomes.errors) == len(wanted):
             outcomes.results()
-    _show([acl for acl in wanted if acl not in outcomes.errors], options.json)
+    made = [acl for acl in wanted if acl not in outcomes.errors]
+    _show(made, options.json)
+    remarks = (acl_remarks(acl.name, acl.host, prefixed=options.prefixed) for acl in made)
+    for remark in dict.fromkeys(itertools.chain.from_iterable(remarks)):
+        complain(remark)
     for acl, error in outcomes.errors.items():
         complain(f"{acl.principal}, {acl.operation.name}, {acl.resource_type.name} {acl.name} is not made: {error}")
     return 1 if outcomes.errors else 0

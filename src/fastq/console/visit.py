@@ -120,6 +120,12 @@ class Visit:
             raise BadValue(f"{name} has {len(text):,} characters, the most is {length_max:,}")
         return text
 
+    def check_edges(self, name: str) -> None:
+        """Raises BadValue for a text that begins or ends with a blank, which no page shows: a slip, where something is to be made."""
+        text = self._value(name)
+        if text != text.strip():
+            raise BadValue(f"{name} begins or ends with a blank: {text[:80]!r}")
+
     def texts(self, name: str, count_max: int = 1_000) -> list[str]:
         """All values of a name."""
         found = (

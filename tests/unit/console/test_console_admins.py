@@ -24,6 +24,7 @@ GOOD = {"user": "alice", "mechanism": "SCRAM_SHA_512", "password": "geheim", "ag
     [
         ({"user": ""}, "user is missing"),
         ({"user": "x" * 1_001}, "the most is 1,000"),
+        ({"user": "alice "}, "user begins or ends with a blank"),
         ({"mechanism": "PLAIN"}, "mechanism is one of"),
         ({"iterations": "4095"}, "from 4,096 to 16,384"),
         ({"iterations": "1000000"}, "from 4,096 to 16,384"),
@@ -85,6 +86,83 @@ def test_a_quota_that_cannot_be_is_a_sentence(browser: Browser, form: dict[str, 
 def test_a_setting_of_a_node_that_cannot_be_is_a_sentence(browser: Browser, form: dict[str, str], words: str) -> None:
     answer = browser.submit("/c/test/new-topic", "/c/test/nodes/1/set-config", **form)
     assert answer.status_code in (400, 409) and words in answer.text, answer.text
+
+
+ACL = {
+    "kind": "TOPIC", "name": "t", "principal": "User:a", "operation": "READ", "permission": "ALLOW", "pattern": "LITERAL",
+}  # fmt: skip
+
+
+@pytest.fixture
+def acls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """A cluster with an authorizer: what it was asked to make, and to delete."""
+    asked: dict[str, list[Any]] = {"made": [], "deleted": []}
+
+    async def create(_: object, acls: list[Any]) -> Any:
+        asked["made"] += acls
+        return Outcomes(dict.fromkeys(acls, Outcome(None)))
+
+    async def delete(_: object, filters: list[Any]) -> Any:
+        asked["deleted"] += filters
+        return Outcomes({wanted: Outcome([wanted]) for wanted in filters})
+
+    monkeypatch.setattr(AsyncAdmin, "create_acls", create)
+    monkeypatch.setattr(AsyncAdmin, "delete_acls", delete)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"kind": "GROUP", "operation": "WRITE"}, "a group knows no write: it is one of all, read"),
+        ({"kind": "CLUSTER", "operation": "READ"}, "a cluster knows no read"),
+        ({"principal": ":User:a"}, "User:alice"),
+        ({"principal": "User:"}, "User:alice"),
+        ({"principal": "User:a "}, "principal begins or ends with a blank"),
+        ({"name": "\tt"}, "name begins or ends with a blank"),
+        ({"host": " "}, "host begins or ends with a blank"),
+        ({"name": "x" * 1_001}, "the most is 1,000"),
+    ],
+    ids=str,
+)
+def test_an_access_control_without_effect_is_not_made(
+    browser: Browser, acls: dict[str, list[Any]], wrong: dict[str, str], words: str
+) -> None:
+    answer = browser.submit("/c/test/new-topic", "/c/test/acls/create", **{**ACL, **wrong})
+    assert answer.status_code == 400 and words in answer.text and not acls["made"], answer.text
+
+
+def test_an_access_control_that_means_something_else_is_told_and_any_is_deleted(
+    browser: Browser, acls: dict[str, list[Any]]
+) -> None:
+    def create(**fields: str) -> str:
+        return browser.submit("/c/test/new-topic", "/c/test/acls/create", **{**ACL, **fields}).text
+
+    assert "remark" not in create() and "remark" not in create(host="10.0.0.1")
+    assert "is no address: Kafka compares" in create(host="localhost")
+    assert "names that begin with a star" in create(name="*", pattern="PREFIXED")
+    assert len(acls["made"]) == 4
+    odd = {**ACL, "kind": "GROUP", "operation": "WRITE", "name": " t", "host": "x "}  # made by other means
+    assert ">done<" in browser.submit("/c/test/new-topic", "/c/test/acls/delete", **odd).text
+    (deleted,) = acls["deleted"]
+    assert (deleted.name, deleted.host) == (" t", "x ")
+
+
+def test_a_quota_of_a_name_with_blanks_is_taken_away_and_none_is_set(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    async def alter(_: object, changes: Any) -> Any:
+        asked.extend(changes)
+        return Outcomes(dict.fromkeys(changes, Outcome(None)))
+
+    monkeypatch.setattr(AsyncAdmin, "alter_client_quotas", alter)
+    fields = {"user": " a", "key": "producer_byte_rate"}
+    answer = browser.submit("/c/test/new-topic", "/c/test/quotas/set", **fields, value="5")
+    assert answer.status_code == 400 and "user begins or ends with a blank" in answer.text and not asked
+    assert ">done" in browser.submit("/c/test/new-topic", "/c/test/quotas/set", **fields, gone="1").text
+    assert [of.entries for of in asked] == [{"user": " a"}]
 
 
 def test_clusters_that_are_too_old_for_either_are_told(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Access controls: what there are, one more, one less; where the cluster has an authorizer.
 
-Rules: they are about everybody, so users of some topics do not see them. What is deleted is exactly the one of its row, by all of its
-fields. A cluster without an authorizer is no error: the page says so.
+Rules: they are about everybody, so users of some topics do not see them. What would be kept without effect is not made. What is deleted is
+exactly the one of its row, by all of its fields, whatever they are. A cluster without an authorizer is no error: the page says so.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fastq.console.pages.routes import CLUSTER, Routes
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Pager, Visit
 from fastq.errors import FastqError, SecurityDisabled
+from fastq.words import acl_remarks, check_acl_operation, check_principal
 
 NAME_MAX = 1_000
 NOT_MADE = ("UNKNOWN", "ANY", "MATCH")
@@ -56,8 +57,6 @@ def _of_form(visit: Visit) -> Acl:
     name, principal, host = (visit.text(field, NAME_MAX) for field in ("name", "principal", "host"))
     if not name:
         raise BadValue("name is missing; * is all of a kind")
-    if ":" not in principal.strip(":"):
-        raise BadValue(f"principal is as User:alice or User:*, not {principal[:80]!r}")
     return Acl(
         chosen("kind", AclResourceType),
         name,
@@ -77,8 +76,16 @@ def _told(acl: Acl) -> str:
 async def create(visit: Visit) -> Response:
     """Make one; one that is there already is no error."""
     visit.check_everywhere("An access control")
+    for field in ("name", "principal", "host"):
+        visit.check_edges(field)
     acl = _of_form(visit)
-    return _done(visit, "Create access control", acl, (await visit.cluster.admin.create_acls([acl]))[acl].error)
+    try:
+        check_principal(acl.principal)
+        check_acl_operation(*(word.name.lower().replace("_", "-") for word in (acl.resource_type, acl.operation)))
+    except ValueError as wrong:
+        raise BadValue(str(wrong)) from None
+    error = (await visit.cluster.admin.create_acls([acl]))[acl].error
+    return _done(visit, "Create access control", acl, error, is_made=error is None)
 
 
 async def delete(visit: Visit) -> Response:
@@ -94,9 +101,11 @@ async def delete(visit: Visit) -> Response:
     return _done(visit, "Delete access control", acl, outcome.error)
 
 
-def _done(visit: Visit, what: str, acl: Acl, error: FastqError | None) -> Response:
+def _done(visit: Visit, what: str, acl: Acl, error: FastqError | None, *, is_made: bool = False) -> Response:
     visit.audit(what.lower(), error, acl=_told(acl))
-    return visit.result(what, [(_told(acl), error)], visit.url("acls"))
+    remarks = acl_remarks(acl.name, acl.host, prefixed=acl.pattern_type is AclPatternType.PREFIXED) if is_made else []
+    rows: list[tuple[str, object]] = [(_told(acl), error), *(("remark", text) for text in remarks)]
+    return visit.result(what, rows, visit.url("acls"))
 
 
 ROUTES: Routes = [

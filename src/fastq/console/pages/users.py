@@ -72,6 +72,7 @@ def _of_form(visit: Visit) -> tuple[str, ScramMechanism]:
 async def set_credential(visit: Visit) -> Response:
     """Set a credential; instead of the one of its mechanism that there may be, where the form says so."""
     visit.check_everywhere("A credential")
+    visit.check_edges("user")
     user, mechanism = _of_form(visit)
     iterations = visit.number("iterations", ITERATIONS_DEFAULT, low=ITERATIONS_MIN, high=ITERATIONS_MAX)
     password = visit.text("password", NAME_MAX)
@@ -136,7 +137,7 @@ def _entity(visit: Visit) -> ClientQuotaEntity:
     """Whom a form is about: for each kind a name, or the box that means all who have none of their own."""
     entries: dict[str, str | None] = {}
     for kind in KINDS:
-        name, is_default = visit.text(kind, NAME_MAX).strip(), visit.flag(f"{kind}-default")
+        name, is_default = visit.text(kind, NAME_MAX), visit.flag(f"{kind}-default")
         if name and is_default:
             raise BadValue(f"{kind} is a name, or the default of all, and not both")
         if name or is_default:
@@ -151,6 +152,8 @@ async def set_quota(visit: Visit) -> Response:
     visit.check_everywhere("A quota")
     of, key, text = _entity(visit), visit.choice("key", QUOTAS), visit.text("value", 40).strip()
     is_gone = visit.flag("gone")
+    for kind in () if is_gone else KINDS:
+        visit.check_edges(kind)
     if not is_gone and not _VALUE.fullmatch(text):
         raise BadValue(f"value is a number such as 1048576 or 12.5, not {text!r}")
     value, admin = None if is_gone else float(text), visit.cluster.admin
