@@ -18,8 +18,7 @@ import signal
 import threading
 
 # What signal.signal wraps: its enums cost more than the rest of a turn, and are Python, where an interrupt may come.
-from _signal import getsignal as get_handler
-from _signal import signal as set_handler
+import _signal
 
 cdef extern from "Python.h":
     object PyMethod_New(object function, object instance)
@@ -27,6 +26,9 @@ cdef extern from "Python.h":
 cdef extern from "pythread.h":
     unsigned long PyThread_get_thread_ident() noexcept nogil
 
+# Not names of the module, which an interpreter that ends makes None, before it ends what was not closed.
+cdef object get_handler = _signal.getsignal
+cdef object set_handler = _signal.signal
 cdef tuple HELD = tuple(
     int(getattr(signal, name))
     for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGBREAK")
@@ -136,14 +138,15 @@ cdef class Turn:
         return 0
 
     cdef object hold_again(self):
-        """`hold`, whatever comes; answers what came."""
+        """`hold`, whatever comes; answers what came. What raises more often than there are signals is no handler: nothing is held then."""
         cdef object came = None
-        while True:
+        for _ in range(2 * len(HELD)):
             try:
                 self.hold()
-                return came
+                break
             except BaseException as error:
                 came = error
+        return came
 
     @property
     def interrupted(self):

@@ -6,6 +6,9 @@ import asyncio
 import contextlib
 import gc
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 import weakref
@@ -208,3 +211,18 @@ def test_an_interrupt_does_not_keep_the_end_from_running(shared_broker, topic):
 def test_what_failed_in_init_has_no_end():
     with pytest.raises(ConfigError):
         Producer(linger_ms="soon")  # type: ignore[arg-type]  # what is tested
+
+
+def test_one_that_outlives_the_modules_lets_the_interpreter_end(shared_broker, topic):
+    """What a class keeps alive is collected last, when the names of modules are None: the process had turned for ever."""
+    program = f"""
+        from fastq import Producer
+        from fastq.net.blocking import BlockingDriver
+
+        producer = Producer(bootstrap_servers={shared_broker.bootstrap_servers!r})
+        BlockingDriver.kept = lambda: producer
+        producer.send({topic!r}, b"said", partition=0)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], timeout=30, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert Log(shared_broker, topic).values() == [b"said"]
