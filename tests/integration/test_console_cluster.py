@@ -73,6 +73,9 @@ def test_throttles_go_whatever_becomes_of_a_move_or_it_is_told_where_they_stay(
                 assert becomes(lambda: _throttles(admin) == throttled)
                 assert "large-0" in browser.get(page).text
                 assert browser.submit(page, f"{page}/unthrottle").status_code == 403  # it moves
+                other = browser.submit(page, f"{page}/reassign", moves="large:0:2:1", throttle="5")
+                assert other.status_code == 409 and "the move of large-0 is 3 now" in other.text, other.text
+                assert _throttles(admin) == throttled
                 cluster.node(3).kill()
                 cancelled = browser.submit(page, f"{page}/cancel", topic="large", partition="0", seen="3")
                 assert "topic large</td><td>throttled still" in cancelled.text, cancelled.text

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from console_served import Browser, Served
 
-from fastq.admin import AsyncAdmin, Outcome, Outcomes, ScramCredentialInfo, ScramMechanism
+from fastq.admin import (
+    Acl,
+    AclOperation,
+    AclResourceType,
+    AsyncAdmin,
+    Outcome,
+    Outcomes,
+    ScramCredentialInfo,
+    ScramMechanism,
+)
 from fastq.console import audit
 from fastq.console.audit import AuditLog
 from fastq.console.users import Users
@@ -148,6 +158,20 @@ def test_an_access_control_that_means_something_else_is_told_and_any_is_deleted(
     assert (deleted.name, deleted.host) == (" t", "x ")
 
 
+def test_an_access_control_that_has_no_name_here_is_shown(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def describe(*_: object, **__: object) -> Any:
+        known = Acl(AclResourceType.TOPIC, "t", "User:a", AclOperation.READ)
+        kind, operation = (
+            replace(known, resource_type=AclResourceType.UNKNOWN),
+            replace(known, operation=AclOperation.UNKNOWN),
+        )
+        return [known, kind, operation]
+
+    monkeypatch.setattr(AsyncAdmin, "describe_acls", describe)
+    page = browser.get("/c/test/acls").text
+    assert page.count(">unknown<") == 2 and page.count(">Delete<") == 1
+
+
 def test_a_quota_of_a_name_with_blanks_is_taken_away_and_none_is_set(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +208,9 @@ def test_many_users_are_paged_and_searched(browser: Browser, monkeypatch: pytest
     monkeypatch.setattr(AsyncAdmin, "describe_user_scram_credentials", many)
     page = browser.get("/c/test/users").text
     assert "10,000 in all, page 1 of 200" in page and "<i>" not in page
+    assert (
+        page.count(">UNKNOWN<") == page.count(">Delete<") == 50
+    )  # what has no name here is shown, and cannot be named to be deleted
     assert "1 in all" in browser.get("/c/test/users", params={"q": "07777"}).text
 
 
