@@ -95,8 +95,9 @@ class BlockingDriver:
             timeout_s = 0.0
         if not self._read_busy_one():
             now = core.clock()
-            wait_s = min(timeout_s, core.deadline - now, SLICE_S)
-            self._select(wait_s if not core.completions else 0.0, background)
+            self._select(
+                now, now if core.completions else min(now + timeout_s, core.deadline, now + SLICE_S), background
+            )
         done += self._pump()
         if (done and self._attentive) or (self._asleep and core.deadline < self._asleep_until):
             self.wakeup()
@@ -240,9 +241,9 @@ class BlockingDriver:
 
         lookup_in_thread(effect.address, done)
 
-    def _select(self, wait_s: float, background: bool) -> None:
+    def _select(self, now: float, until: float, background: bool) -> None:
         """Wait with the lock released, then handle what is ready with the lock held."""
-        events = self._selector.select(0) if wait_s <= 0 else self._sleep(wait_s, background)
+        events = self._selector.select(0) if until <= now else self._sleep(now, until, background)
         for key, mask in events:
             if key.fileobj is self._wake_receiver:
                 self._drain_wakeups()
@@ -255,16 +256,17 @@ class BlockingDriver:
             if mask & selectors.EVENT_READ and connection.transport is not None:
                 self._read(connection)
 
-    def _sleep(self, wait_s: float, background: bool) -> list[tuple[selectors.SelectorKey, int]]:
+    def _sleep(self, now: float, until: float, background: bool) -> list[tuple[selectors.SelectorKey, int]]:
         generation, attentive, lock = self._generation, not background, self.lock
         self._asleep[generation] = self._asleep.get(generation, 0) + 1
         self._attentive += attentive
-        self._asleep_until = max(self._asleep_until, self.core.clock() + wait_s)
+        # As it was asked for, to the last bit: who sleeps until a deadline is not woken because of that deadline.
+        self._asleep_until = max(self._asleep_until, until)
         # The whole depth of the lock is let go, as threading.Condition does: a callback may be inside a turn.
         saved = lock._release_save()  # type: ignore[attr-defined]
         events: list[tuple[selectors.SelectorKey, int]] = []
         try:
-            events = self._selector.select(wait_s)
+            events = self._selector.select(until - now)
         except (OSError, ValueError):
             # A socket was closed under a select() that does not know of it: look again next turn.
             pass

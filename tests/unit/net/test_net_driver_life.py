@@ -381,6 +381,40 @@ def test_a_wakeup_while_others_are_drained_is_not_the_last_one() -> None:
         client.close()
 
 
+def test_who_sleeps_until_a_deadline_is_not_woken_by_that_deadline(broker: FakeBroker) -> None:
+    """A thread in the background looks after time-outs; each small request of another woke it, and it took the processor for nothing."""
+    client = BlockingClient(ClientConfig(bootstrap_servers=broker.address))
+    driver = client.driver
+    client.call(ANY, MetadataRequest(topics=[]), 10.0)
+    ends = threading.Event()
+
+    def background() -> None:
+        while not ends.is_set():
+            with driver.lock:
+                driver.run_once(3600.0, background=True)
+
+    sleeper = threading.Thread(target=background, daemon=True)
+    sleeper.start()
+    try:
+        while True:  # it comes out of a first sleep for what is left of the call
+            with driver.lock:
+                if driver._asleep:
+                    break
+        with driver.lock:
+            before = driver._generation
+            for _ in range(5):
+                driver.run_once(0.0)
+            assert driver._generation == before
+            client.core.call_at(driver.core.deadline - 0.001, lambda: None)
+            driver.run_once(0.0)
+            assert driver._generation > before, "what is due before it would come back wakes it"
+    finally:
+        ends.set()
+        driver.wakeup()
+        sleeper.join(10)
+        client.close()
+
+
 def test_a_host_that_says_nothing_is_asked_within_a_minute() -> None:
     with open_socket(Endpoint(socket.AF_INET, ("127.0.0.1", 9)), -1, -1) as sock:
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
