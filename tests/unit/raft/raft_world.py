@@ -38,6 +38,7 @@ from fastq_broker.raft.voters import Endpoint, ReplicaKey, Said, Voter, VoterSet
 from fastq.errors import KafkaStorageError
 
 LISTENER = "CONTROLLER"
+DOUBLE_LATE_S = 5.0
 
 
 class Entry(NamedTuple):
@@ -294,14 +295,15 @@ class Member:
 
 
 class World:
-    """`delay_s`, `flush_s`: ranges; `loss`: share of messages that never arrive; `cut`: pairs (from, to) that do not hear each other."""
+    """`delay_s`, `flush_s`: ranges; `loss`: share of messages that never arrive; `cut`: pairs (from, to) that do not hear each other;
+    `doubled`: share of the messages about epochs that arrive once more, DOUBLE_LATE_S later at most."""
 
     def __init__(self, seed: int, count: int = 3, observers: int = 0, *, joining: bool = False, **options: Any) -> None:
         """`joining`: the first node is formatted alone, the others become voters by themselves."""
         self.random = Random(seed)
         self.options = options
         self.now = 0.0
-        self.delay_s, self.flush_s, self.loss = (0.0002, 0.002), (0.0001, 0.005), 0.0
+        self.delay_s, self.flush_s, self.loss, self.doubled = (0.0002, 0.002), (0.0001, 0.005), 0.0, 0.0
         self.cut: set[tuple[int, int]] = set()
         keys = [ReplicaKey(number, bytes([number]) * 16) for number in range(1, count + observers + 1)]
         self.voters = VoterSet(
@@ -402,7 +404,7 @@ class World:
                 member.machine.answered(send.link, send.ask, answer, self.now, refused=answer is None and refused)
                 self.turn(member)
 
-        def go() -> None:
+        def go(arrive: Callable[[Any], None] = arrive) -> None:
             machine, ask = target.machine, send.ask
             if machine is None:
                 arrive(None)
@@ -434,6 +436,8 @@ class World:
 
         if not self.lost(here, there):
             self.at(self.random.uniform(*self.delay_s), go)
+        if self.doubled and isinstance(send.ask, Vote | BeginEpoch | EndEpoch) and self.random.random() < self.doubled:
+            self.at(self.random.uniform(0.0, DOUBLE_LATE_S), lambda: go(lambda answer: None))
 
     def lost(self, here: int, there: int) -> bool:
         return (here, there) in self.cut or self.random.random() < self.loss

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import pytest
+from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.messages import Answer, EndEpoch, Vote
 from fastq_broker.raft.roles import Role
+from raft_world import Member, World
 from test_raft_rules import ME, B, C, Setting, T, from_leader
 
 from fastq.errors import ErrorCode
@@ -54,3 +59,49 @@ def test_the_next_leader_has_its_time() -> None:
     setting.follow(6, C)
     setting.poll(T + LONG_S - 1)
     assert setting.machine.role is Role.FOLLOWER
+
+
+def stop(world: World, leader: Member, machine: RaftMachine) -> bool:
+    """End a leader once it has told the others, or after most of an election's time; whether it has."""
+    machine.stop(world.now)
+    world.turn(leader)
+    told = world.run(0.9, lambda: machine.role is Role.RESIGNED and machine.may_end)
+    leader.crash()
+    return told
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_comes_late_twice_or_never_another_leads_soon(seed: int) -> None:
+    """Nobody waits for the silence of who has said that it goes, by a stop or not, whether it comes back in between or not."""
+    rng = Random(seed)
+    world = World(seed, rng.choice([3, 5]), fetch_timeout_s=LONG_S)
+    world.doubled, world.loss = rng.choice([0.2, 0.6]), rng.choice([0.0, 0.05])
+    world.delay_s = rng.choice([(0.0002, 0.002), (0.001, 0.1)])
+    world.start()
+    away: Member | None = None
+    for number in range(25):
+        assert world.run(30.0, lambda: world.leader is not None), f"nobody leads: {number} handed over"
+        if away is not None:
+            world.cut.clear()
+            away.start()
+            away = None
+        world.append(b"%d" % number)
+        world.run(rng.uniform(0.0, 0.5))
+        leader = world.leader
+        if leader is None or leader.machine is None:
+            continue
+        if rng.random() < 0.5:
+            leader.machine.resign(leader.machine.epoch, world.now)
+            world.turn(leader)
+            continue
+        if stop(world, leader, leader.machine) and rng.random() < 0.7:
+            away = leader  # with its machine, which refuses nobody, until another leads
+            world.part([leader.key.node_id], world.members.keys() - {leader.key.node_id})
+        else:
+            world.at(rng.uniform(0.0, 3.0), leader.start)
+    world.loss = 0.0
+    for _ in range(30):
+        world.append(b"last")
+        if world.run(1.0, lambda: world.committed[-1].value == b"last"):
+            return
+    raise AssertionError("nothing is committed any more")
