@@ -104,17 +104,19 @@ def _throttled_by_command(cluster: Cluster, admin: Admin, file: Path, capfd: pyt
     fastq("--execute", str(file), "--throttle", "1048576")
     assert becomes(lambda: _throttles(admin) == {("1", "1048576"), ("3", "1048576")})
     out, err = fastq("--verify", str(file), code=1)
-    assert "1 under way" in out and not err and len(_throttles(admin)) == 2
+    assert "1 under way" in out and "throttle" not in err and len(_throttles(admin)) == 2
     cluster.node(3).kill()
     assert becomes(lambda: len(admin.describe_cluster().nodes) == 2)
     out, err = fastq("--cancel", str(file))
     assert "cancelled 1 move" in out and "throttles were taken away" in out
-    assert err == "fastq: broker 3 does not run, and keeps a throttle if it has one: --verify again once it is back\n"
+    # The client may say before it that it cannot connect.
+    stays = "fastq: broker 3 does not run, and keeps a throttle if it has one: --verify again once it is back"
+    assert err.splitlines()[-1] == stays
     cluster.node(3).start()
     cluster.wait_in_sync()
     assert _throttles(admin) == {("3", "1048576")}
     out, err = fastq("--verify", str(file), code=1)
-    assert "1 failed" in out and "throttles were taken away" in out and not err
+    assert "1 failed" in out and "throttles were taken away" in out and "does not run" not in err
     assert becomes(lambda: _throttles(admin) == set())
     # Of two moves only one is cancelled: the other one keeps its throttle.
     admin.create_topic("other", replica_assignments={0: [1]})
@@ -125,7 +127,7 @@ def _throttled_by_command(cluster: Cluster, admin: Admin, file: Path, capfd: pyt
     file.write_text('{"partitions": [{"topic": "other", "partition": 0, "replicas": [1, 2]}]}')
     assert becomes(lambda: TopicPartition("other", 0) not in admin.list_partition_reassignments())
     out, err = fastq("--verify", str(file))
-    assert "1 done" in out and "taken away" not in out and err.startswith("fastq: 1 partition moves, so throttles stay")
+    assert "1 done" in out and "taken away" not in out and "fastq: 1 partition moves, so throttles stay" in err
 
 
 def test_what_has_no_leader_is_told_and_followed_once_it_has_one(
