@@ -46,8 +46,9 @@ from fastq_broker.turns import NEVER, Turns
 
 logger = logging.getLogger(__name__)
 
-FORWARD_TIMEOUT_S = 60.0
-"""How long a client's request is tried (Kafka's forwarding channel)."""
+FORWARD_TIMEOUT_S = 25.0
+"""How long a client's request is tried: less than the 30 s that clients wait (request.timeout.ms), so that the answer says why nothing
+was done. Kafka's forwarding channel tries for 60 s, and its clients hear nothing."""
 
 Request = Message | VersionedRequest
 """A request that depends on the version is made anew each time it is asked (KAFKA-15353: a resent AlterPartition had lost its ISR)."""

@@ -177,10 +177,15 @@ class MetadataDirectory:
                 f"{self._root} is not formatted, and other directories of this node are: mount the disk that was there, or, where it is "
                 f"lost, run {self._format_command(cluster_id)}"
             )
+        first = (
+            ", and for its first controller with --standalone in place of --no-initial-controllers"
+            if self._joins
+            else ""
+        )
         raise ConfigError(
-            f"{self._root} is not formatted, and this node is one of several, which share a cluster's id: run fastq-broker format "
-            "--cluster-id ID --config FILE before the first start, with the ID that meta.properties of the others names, or for a "
-            "new cluster with one that fastq-broker random-uuid prints"
+            f"{self._root} is not formatted, and this node is one of several, which share a cluster's id: mount the disk that was there, "
+            f"or, before the first start and where the disk is lost, run {self._format_command('ID')}, with the ID that meta.properties "
+            f"of the others names; for a new cluster with one that fastq-broker random-uuid prints{first}"
         )
 
     @property

@@ -280,8 +280,9 @@ def _tell_led_again(found: Mapping[int, Sequence[Located]]) -> None:
         more = f" and {len(partitions) - NAMED_MAX} more" if len(partitions) > NAMED_MAX else ""
         logger.warning(
             "broker %d leads again what it led last (%s%s): every replica that had all committed records has stopped without a clean "
-            "shutdown since. Its records are kept. Where processes were killed none is missing, and nothing is to be done; where machines "
-            "lost power, those of the last moments may be (durability=fsync prevents that)",
+            "shutdown since. The records that it has are kept. Where processes were killed none is missing, and nothing is to be "
+            "done; where machines lost power, those of the last moments may be (durability=fsync prevents that); where its disk was "
+            "replaced, all are",
             leader,
             named,
             more,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import stat
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from fastq.errors import ConfigError
 from fastq.properties import parse_properties
 from fastq.protocol.uuid import ZERO_UUID, random_uuid, uuid_from_str, uuid_to_str
 from fastq_broker.log.log_dir import advice_for
+
+logger = logging.getLogger(__name__)
 
 META_PROPERTIES = "meta.properties"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
@@ -203,7 +206,10 @@ def check_directories(
         if properties.node_id != node_id:
             raise ConfigError(f"{directory} belongs to node {properties.node_id}, this is node {node_id}: set node.id")
         if cluster_id is not None and properties.cluster_id != cluster_id:
-            raise ConfigError(f"{directory} belongs to cluster {properties.cluster_id}, expected {cluster_id}")
+            raise ConfigError(
+                f"{directory} belongs to cluster {properties.cluster_id}, expected {cluster_id}: use that cluster's id, choose another "
+                "directory, or remove this one if nothing in it is needed"
+            )
         cluster_id = properties.cluster_id
     return cluster_id
 
@@ -226,6 +232,12 @@ def format_directories(
             _check_identity(directory, new=new)
             properties = MetaProperties(cluster_id, node_id, random_uuid())
             properties.write(directory)
+            if not new:
+                logger.warning(
+                    "%s was empty, unlike other directories of this node, and is formatted: it is new, or another disk is mounted there, "
+                    "or none. Partitions that were there are copied from their other replicas, where there are some",
+                    directory,
+                )
         elif properties.directory_id == ZERO_UUID:  # the metadata names it, so it is the same at the next start
             properties = replace(properties, directory_id=random_uuid())
             properties.write(directory)

@@ -13,6 +13,7 @@ from fastq.cli.output import (
     Subparsers,
     UsageError,
     add_json_option,
+    complain,
     is_whole,
     key_values,
     nonempty,
@@ -22,10 +23,12 @@ from fastq.cli.output import (
     sent,
     whole,
 )
-from fastq.errors import BrokerIdNotRegistered
+from fastq.cli.quorum import described_quorum
+from fastq.errors import BrokerIdNotRegistered, KafkaError, NotLeaderOrFollower
 from fastq.words import counted
 
 if TYPE_CHECKING:
+    from fastq import Admin
     from fastq.admin import ClusterDescription, FeatureUpdate
 
 KRAFT_VERSION = "kraft.version"
@@ -100,7 +103,7 @@ def register(commands: Any) -> None:
 def run_describe(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
         cluster = admin.describe_cluster(include_fenced=True)
-        quorum = admin.describe_quorum()
+        quorum = described_quorum(admin)
         features = admin.describe_features()
         topics = described(admin)
         moving = len(admin.list_partition_reassignments())
@@ -126,6 +129,7 @@ def run_nodes(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
         cluster = admin.describe_cluster(include_fenced=True)
         topics = described(admin)
+        stale = _stale(admin)
     partitions = [part for topic in topics.values() for part in topic.partitions]
     replicas = Counter(node for part in partitions for node in part.replicas)
     in_sync = Counter(node for part in partitions for node in part.isr)
@@ -144,7 +148,20 @@ def run_nodes(options: argparse.Namespace) -> int:
         for node, state in sorted(known, key=lambda item: item[0].node_id)
     ]
     print_records(["node", "address", "rack", "state", "replicas", "in_sync", "leads"], rows, options.json)
-    return 0
+    if stale:
+        complain(f"{stale}. Until then this is what was known last: a node that has died since counts as running")
+    return 1 if stale else 0
+
+
+def _stale(admin: Admin) -> str:
+    """Why nobody changes the metadata at the moment; empty where somebody does, or nobody can be asked about it."""
+    try:
+        described_quorum(admin)
+    except NotLeaderOrFollower as error:
+        return str(error)
+    except KafkaError:  # it is another cluster's matter, or none of who asks
+        return ""
+    return ""
 
 
 def run_unregister(options: argparse.Namespace) -> int:

@@ -161,8 +161,12 @@ def _given_up(error: Exception) -> str:
     """What is left to say of no connection, or no answer, that was told of while it was tried again; empty for other errors."""
     if not is_unreachable(error):
         return ""
-    reached = isinstance(error, ConnectionFailed) and error.phase == "ready"
-    return "given up, no answer came from the broker" if reached else "given up, no broker could be reached"
+    if isinstance(error, ConnectionFailed) and error.phase == "ready":
+        return "given up, no answer came from the broker"
+    broker = getattr(error, "broker", None) or ""
+    if "(node " in broker:  # which another broker has told of
+        return f"given up, {broker} could not be reached, which this takes"
+    return "given up, no broker could be reached"
 
 
 def _words(error: Exception) -> str:

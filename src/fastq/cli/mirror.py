@@ -9,6 +9,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.output import Subparsers, Waiting, add_json_option, complain, nonempty, print_records, seconds
+from fastq.errors import ConnectionFailed
 from fastq.words import counted
 
 if TYPE_CHECKING:
@@ -127,7 +128,11 @@ def run_status(options: argparse.Namespace) -> int:
     from fastq.mirror.report import status
 
     config = _config(options)
-    found = status(config, options.interval)
+    try:
+        found = status(config, options.interval)
+    except ConnectionFailed:
+        _tell_what_has_arrived(config)
+        raise
     if options.prometheus:
         print(prometheus_text(config, found), end="")
         return 0
@@ -153,6 +158,18 @@ def run_status(options: argparse.Namespace) -> int:
     if not options.json and found.heartbeat_age_s is not None:
         print(f"\nthe last heartbeat that has arrived is {found.heartbeat_age_s:.1f} s old")
     return 0
+
+
+def _tell_what_has_arrived(config: MirrorConfig) -> None:
+    """What the target knows of a mirror that cannot be looked at; nothing, where that is because the target does not answer."""
+    from fastq.mirror.report import heartbeat_age_s
+
+    source, target, age_s = config.source.alias, config.target.alias, heartbeat_age_s(config)
+    if age_s is not None:
+        complain(
+            f"the last heartbeat of {source} that has arrived in {target} was sent {age_s:.1f} s ago; fastq mirror fail-over has {target} "
+            f"take its place, also while {source} does not answer"
+        )
 
 
 def run_check(options: argparse.Namespace) -> int:

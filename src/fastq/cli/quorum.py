@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
@@ -37,7 +37,6 @@ from fastq.errors import (
 if TYPE_CHECKING:
     from fastq import Admin
     from fastq.admin import QuorumDescription, QuorumReplica
-    from fastq.metadata import Node
 
 CONTROLLER = re.compile(r"(?P<id>\d+)@(?:\[(?P<six>[^]]+)\]|(?P<host>[^:]+)):(?P<port>\d+):(?P<directory>.+)")
 LEADER_S = 5.0
@@ -73,7 +72,7 @@ def register(commands: Any) -> None:
     add.add_argument(
         "controller",
         metavar="ID@HOST:PORT:DIRECTORY_ID",
-        help="as in `fastq-broker format -I`; the directory's id is in its meta.properties",
+        help="as in `fastq-broker format -I`; the directory's id is directory.id of its meta.properties, and in fastq quorum replication",
     )
     add.add_argument(
         "--listener",
@@ -99,9 +98,8 @@ def register(commands: Any) -> None:
 def run_status(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
         # What the first broker told is enough: any other that is asked now may be the one that stands still.
-        metadata = admin._client.driver.core.metadata
-        quorum = _described(admin, metadata.nodes)
-        cluster_id = metadata.cluster_id
+        cluster_id = admin._client.driver.core.metadata.cluster_id
+        quorum = described_quorum(admin)
     followers = [voter for voter in quorum.voters if voter.node_id != quorum.leader_id]
     leader = next((voter for voter in quorum.voters if voter.node_id == quorum.leader_id), None)
     delays = [_lag_ms(leader, voter) for voter in followers]
@@ -119,10 +117,10 @@ def run_status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _described(admin: Admin, nodes: Mapping[int, Node]) -> QuorumDescription:
+def described_quorum(admin: Admin) -> QuorumDescription:
     """The quorum, as its leader tells it through any broker. All are asked at once, and one that stands still holds nobody up: it is named,
     once. Where none tells within LEADER_S, for an election may be under way, what each broker knows is the error."""
-    deadline = time.monotonic() + LEADER_S
+    nodes, deadline = admin._client.driver.core.metadata.nodes, time.monotonic() + LEADER_S
     with warnings_held() as held:
         while True:
             quorum, known, silent, refusal = _asked(admin, sorted(nodes))
@@ -228,7 +226,10 @@ def run_add(options: argparse.Namespace) -> int:
         or not is_whole(found["port"], 65535)
         or not is_name(found["six"] or found["host"])
     ):
-        raise UsageError(f"ID@HOST:PORT:DIRECTORY_ID is expected, not {options.controller!r}")
+        raise UsageError(
+            f"ID@HOST:PORT:DIRECTORY_ID is expected, not {options.controller!r}: its controller's listener, and its directory's id, which "
+            "fastq quorum replication shows"
+        )
     directory = _directory(found["directory"])
     node, endpoint = (
         int(found["id"]),

@@ -50,6 +50,10 @@ class Names(NamedTuple):
             return topic
         return bare or None
 
+    def goes_one_way(self, topic: str) -> bool:
+        """Whether a topic of the target has the same name in no mirror the other way, though names are identical: heartbeats."""
+        return self.identity and self.in_source(topic) != topic
+
     def _is_heartbeats(self, topic: str) -> bool:
         return topic == HEARTBEATS or topic.endswith(self.separator + HEARTBEATS)
 

@@ -3,7 +3,8 @@
 Rules
 - Fail-over works without the source, and each step may be done again. First `mirror.source` of the topics says that it has ended, by
   which no mirror writes any more; then where the logs end is written down, lane by lane; then what is open is aborted and the source's
-  producers are forgotten; then `mirror.source` goes, and everybody may write.
+  producers are forgotten; then `mirror.source` goes, and everybody may write. Heartbeats stay as they are, ended: nobody else writes
+  them, and the same mirror goes on with them once it has been failed back to.
 - Fail-back makes a topic of the former source a mirror of the target's, where it ends before the fail-over did and its last batch is the
   one that lies there. What nobody has copied is refused: offsets would mean two records.
 - A transaction that is open there was ended by the fail-over, as aborted: its producer is fenced, so that its commit fails. Its coordinator
@@ -69,7 +70,7 @@ def mirrored_topics(admin: Admin, alias: str) -> dict[str, Topic]:
 
 def end_topics(config: MirrorConfig, lanes: int, admin: Admin) -> None:
     """End the mirror: see the rules. Raises why, once the others are done, where a partition cannot be ended."""
-    alias = config.source.alias
+    alias, names = config.source.alias, Names.of(config)
     topics = mirrored_topics(admin, alias)
     with closing(TargetWriter(config.target)) as target:
         for name, topic in topics.items():
@@ -77,6 +78,7 @@ def end_topics(config: MirrorConfig, lanes: int, admin: Admin) -> None:
                 ended = topic.source + ENDED
                 admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: ended})
                 topics[name] = topic._replace(source=ended)
+        topics = {name: topic for name, topic in topics.items() if not names.goes_one_way(name)}
         ends = _ask_all(target, topics)
         _write_ends(config, lanes, {tp: told.log_end for tp, told in ends.items() if told.error is None})
         done = _ask_all(target, topics, operation=END)
@@ -173,6 +175,10 @@ def follow_back(
             hint=f"Look at these records, and keep what is needed; then fastq topics delete {' '.join(names)} in {config.source.alias}: "
             "fastq mirror --reverse makes them there and copies them anew",
         )
+    mirrored = Names.of(config)._replace(source=alias, target=config.source.alias)
+    for name, topic in mirrored_topics(source, alias).items():
+        if mirrored.goes_one_way(name) and topic.source.endswith(ENDED):
+            source.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: topic.source.removesuffix(ENDED)})
 
 
 def _fence_open(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:

@@ -417,6 +417,47 @@ def test_without_a_leader_the_command_says_what_the_nodes_know(
     assert "A majority of the controllers must run and reach each other" in said
 
 
+def tells_of_itself(broker: FakeBroker) -> None:
+    told = m.DescribeClusterResponse.DescribeClusterBroker(broker_id=1, host="a", port=1)
+    response = m.DescribeClusterResponse(cluster_id="c", controller_id=1, brokers=[told])
+    broker.handlers[ApiKey.DESCRIBE_CLUSTER] = lambda *_: response
+    limit(broker, ApiKey.DESCRIBE_TOPIC_PARTITIONS, -1)
+
+
+def test_without_a_leader_the_clusters_commands_say_so(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that have died since count as running in what the others know, and describing it took a minute."""
+    from fastq.cli import main
+    from fastq.cli import quorum as command
+
+    monkeypatch.setattr(command, "LEADER_S", 0.3)
+    answer = quorum(partition_error=6)
+    answer.topics[0].partitions[0].error_message = "node 1 hears no leader of the metadata quorum: it is in epoch 4"
+    broker.handlers[ApiKey.DESCRIBE_QUORUM] = lambda *_: answer
+    tells_of_itself(broker)
+    assert main(["cluster", "nodes", "--json", "--bootstrap", broker.address]) == 1
+    told = capsys.readouterr()
+    assert [row["node"] for row in json.loads(told.out)] == [1]
+    assert "no leader of the metadata quorum answers; node 1 hears no leader" in told.err
+    assert "a node that has died since counts as running" in told.err and told.err.count("\n") == 1
+    assert main(["cluster", "describe", "--bootstrap", broker.address]) == 1
+    told = capsys.readouterr()
+    assert not told.out and "A majority of the controllers must run and reach each other" in told.err
+
+
+def test_nodes_are_told_where_nobody_may_ask_about_the_quorum(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fastq.cli import main
+
+    broker.handlers[ApiKey.DESCRIBE_QUORUM] = lambda *_: quorum(error_code=31)
+    tells_of_itself(broker)
+    assert main(["cluster", "nodes", "--json", "--bootstrap", broker.address]) == 0
+    told = capsys.readouterr()
+    assert [row["node"] for row in json.loads(told.out)] == [1] and not told.err
+
+
 @contextmanager
 def one_stands_still(broker: FakeBroker) -> Iterator[None]:
     """The broker tells of another one, node 2, as which the system takes connections, as it does for a process that is stopped."""

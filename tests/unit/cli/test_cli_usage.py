@@ -447,16 +447,18 @@ def test_a_verifying_member_has_the_session_that_kafkas_tool_has(
 
 
 @pytest.mark.parametrize(
-    ("phase", "words"),
+    ("broker", "phase", "words"),
     [
-        ("connect", "given up, no broker could be reached"),
-        ("ready", "given up, no answer came from the broker"),  # as of one without a quorum, to what only that can do
+        ("b:9092", "connect", "given up, no broker could be reached"),
+        # Another one has told of it.
+        ("b:9092 (node 2)", "connect", "given up, b:9092 (node 2) could not be reached, which this takes"),
+        ("b:9092", "ready", "given up, no answer came from the broker"),  # as of one that stands still
     ],
 )
 def test_who_did_not_answer_was_reached(
-    phase: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    broker: str, phase: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = ConnectionTimeout("nothing came", broker="b:9092", phase=phase)
+    error = ConnectionTimeout("nothing came", broker=broker, phase=phase)
 
     def runs(options: object) -> int:
         logging.getLogger("fastq.net.core").warning("%s; trying on", error)

@@ -28,6 +28,7 @@ from fastq_broker.cluster.forwarding import (
 from fastq_broker.cluster.node import ClusterNode
 
 from fastq._native.wire import DecodeError, Reader
+from fastq.admin.config import AdminConfig
 from fastq.errors import (
     ClientClosed,
     FastqError,
@@ -281,7 +282,7 @@ class Channel:
         self.moves_on = moves_on
 
 
-def test_a_forwarder_asks_for_a_minute_and_hands_out_the_answer() -> None:
+def test_a_forwarder_asks_as_long_as_clients_wait_and_hands_out_the_answer() -> None:
     async def scenario() -> None:
         channel = Channel()
         forwarder = Forwarder(channel, asyncio.get_running_loop())  # type: ignore[arg-type]
@@ -293,7 +294,8 @@ def test_a_forwarder_asks_for_a_minute_and_hands_out_the_answer() -> None:
 
         answer = await begin(forwarder.forward(client()))
         request, done, timeout_s = channel.asked.pop()
-        assert timeout_s == 60 and request == wrap(client()) and not channel.moves_on
+        assert 20 < timeout_s < AdminConfig().request_timeout_ms / 1000  # so that they hear why nothing was done
+        assert request == wrap(client()) and not channel.moves_on
         done(envelope_of(CREATED), None)
         assert await answer == CREATED
 

@@ -261,7 +261,7 @@ def test_when_all_were_killed_at_once_the_last_to_be_known_leads_again_and_one_l
     assert {(found.leader, found.isr, found.last_known_elr) for found in partitions} == {(3, (3,), ())}
     (told,) = caplog.messages
     assert told.startswith("broker 3 leads again what it led last (t-0, t-1, t-2, t-3, t-4 and 2 more): ")
-    assert "Where processes were killed none is missing" in told
+    assert "Where processes were killed none is missing" in told and "where its disk was replaced, all are" in told
 
 
 def test_one_that_is_elected_by_hand_and_led_last_is_told_as_that(caplog: pytest.LogCaptureFixture) -> None:

@@ -766,8 +766,13 @@ def test_a_node_among_others_does_not_make_up_a_cluster(tmp_path: Path, clock: C
     """Each would have an id of its own, and refuse all others."""
     config = BrokerConfig.from_mapping({**AMONG_OTHERS, **quorum, "log.dirs": str(tmp_path / "data")})
     controller = Controller(config, clock=clock)
-    with pytest.raises(ConfigError, match=r"data is not formatted, and .* fastq-broker format --cluster-id ID"):
+    with pytest.raises(
+        ConfigError, match=r"data is not formatted, and .* fastq-broker format --cluster-id ID"
+    ) as refusal:
         asyncio.run(opened(controller))
+    joins = "--config FILE --no-initial-controllers, with the ID" in str(refusal.value)
+    assert joins == ("--standalone" in str(refusal.value)) == (quorum is JOINS), "what the command takes as it stands"
+    assert "mount the disk that was there" in str(refusal.value)
     assert not (tmp_path / "data").exists()
     controller.close()  # there is nothing to do, which is no error
 

@@ -81,7 +81,7 @@ def test_quorum_state_that_makes_no_sense(tmp_path: Path, text: str) -> None:
         QuorumState.read(tmp_path)
 
 
-def test_formatting_gives_each_directory_its_own_identity(tmp_path: Path) -> None:
+def test_formatting_gives_each_directory_its_own_identity(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directories = [tmp_path / "a", tmp_path / "b" / "c"]
     found = format_directories(directories, 3)
     assert [item.node_id for item in found] == [3, 3]
@@ -89,7 +89,10 @@ def test_formatting_gives_each_directory_its_own_identity(tmp_path: Path) -> Non
     assert found[0].directory_id != found[1].directory_id
     assert len(uuid_to_str(found[0].directory_id)) == 22
     assert format_directories(directories, 3) == found
+    assert not caplog.messages
     more = format_directories([*directories, tmp_path / "d"], 3)
+    (told,) = caplog.messages
+    assert told.startswith(f"{tmp_path / 'd'} was empty, unlike other directories of this node, and is formatted")
     assert more[:2] == found
     assert more[2].cluster_id == found[0].cluster_id
 
@@ -107,7 +110,7 @@ def test_directories_of_somebody_else_are_refused_and_left_alone(tmp_path: Path)
     before = (tmp_path / "a" / "meta.properties").read_bytes()
     with pytest.raises(ConfigError, match=r"belongs to node 1, this is node 2: set node\.id"):
         format_directories([tmp_path / "a"], 2)
-    with pytest.raises(ConfigError, match="belongs to cluster"):
+    with pytest.raises(ConfigError, match=r"belongs to cluster \S+, expected \S+: use that cluster's id"):
         format_directories([tmp_path / "a", tmp_path / "b"], 1)
     assert (tmp_path / "a" / "meta.properties").read_bytes() == before
     (tmp_path / "c" / "__cluster_metadata-0").mkdir(parents=True)
