@@ -52,9 +52,9 @@ async def check_topic(visit: Visit, name: str) -> None:
 
 
 def set_here(entries: Iterable[ConfigEntry], source: ConfigSource) -> Settings:
-    """The settings that somebody has set at one place, with what is set there, which another place may hide."""
+    """The settings that somebody has set at one place, with what is set there, which another place may hide; but no secret."""
     return {
-        entry.name: found.value
+        entry.name: None if entry.is_sensitive else found.value
         for entry in entries
         for found in entry.synonyms
         if found.source is source and found.name == entry.name

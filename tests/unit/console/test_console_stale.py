@@ -16,13 +16,17 @@ from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq.admin import (
     AsyncAdmin,
     ClientQuotaEntity,
+    ConfigEntry,
     ConfigResource,
+    ConfigSource,
+    ConfigSynonym,
     Outcome,
     Outcomes,
     ScramCredentialInfo,
     ScramMechanism,
 )
 from fastq.console.config import ClusterConfig
+from fastq.console.seen import set_here
 from fastq.schema_registry import Schema, SchemaRegistryClient
 from fastq.testing import Broker, SchemaRegistry
 
@@ -80,6 +84,17 @@ def test_a_nodes_setting_that_was_changed_meanwhile_stays(browser: Browser, shar
                 assert answer.status_code == 409 and f"{key} is 5 now" in answer.text, answer.text
             finally:
                 admin.set_config(resource, key, None)
+
+
+def test_no_form_carries_a_secret() -> None:
+    def entry(name: str, *, secret: bool) -> ConfigEntry:
+        source = ConfigSource.DYNAMIC_BROKER_CONFIG
+        synonyms = (ConfigSynonym(name, "value", source), ConfigSynonym("another", "value", source))
+        return ConfigEntry(name, None, source, is_sensitive=secret, synonyms=synonyms)
+
+    found = set_here([entry("a", secret=False), entry("b", secret=True)], ConfigSource.DYNAMIC_BROKER_CONFIG)
+    assert found == {"a": "value", "b": None}
+    assert set_here([entry("a", secret=False)], ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG) == {}
 
 
 @pytest.mark.parametrize("what, typed", [("delete", {}), ("purge", {}), ("add-partitions", {"total": "3"})])
