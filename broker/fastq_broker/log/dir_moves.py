@@ -29,13 +29,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from fastq._native.records import read_header
-from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaError, ReplicaNotAvailable, error_for_code
+from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaError, error_for_code
 
 from .byte_rate import ByteRate
 from .checkpoints import TopicPartition
 from .config import copied
 from .failures import failures
-from .files import FileHandle, is_full, is_shortage
+from .files import FileHandle, is_full, is_shortage, passes
 from .log_dir import LogDir
 from .partition_log import PartitionLog
 from .scan import CorruptSegment, LogSlice
@@ -109,7 +109,7 @@ class LogMoves:
     """The moves of a LogManager's logs. Event-loop thread only.
 
     Invariants: `moves` holds, by its log, each move under way, and only their logs have a `future`; at most `threads` pieces are in hand.
-    `found` are copies on disk whose logs nobody has asked for yet.
+    `found` are copies on disk whose logs nobody has asked for yet, or that cannot be gone on with, now or ever.
 
     `on_changed(log)` hears when a log's `home` is another; `may_swap(log, directory)` says whether the metadata has it there.
     """
@@ -160,6 +160,7 @@ class LogMoves:
                 return
             self._give_up(move, f"it is to be in {log_dir.path} now", logging.INFO)
         if log.dir is log_dir:
+            self._drop_found((log.topic, log.partition))  # one that waits to go on is stopped too
             return
         name = f"{log.name}.{self._manager.unique()}-future"
         if len(name) > NAME_BYTES_MAX:
@@ -211,6 +212,9 @@ class LogMoves:
     def forget(self, key: TopicPartition) -> None:
         """A partition is deleted, or placed on other nodes: what is left here of a move goes."""
         self.preferred.pop(key, None)
+        self._drop_found(key)
+
+    def _drop_found(self, key: TopicPartition) -> None:
         for future in self.found.pop(key, ()):
             failures.attempt(f"deleting {future.path}", partial(self._manager.retire, future))
 
@@ -225,7 +229,7 @@ class LogMoves:
 
     def resume(self, log: PartitionLog) -> None:
         """Go on with the move of a log whose copy was found. What is wrong with a copy is said and costs that alone."""
-        key = log.topic, log.partition
+        key, again = (log.topic, log.partition), False
         for future in self.found.pop(key, ()):
             try:
                 belongs = future.dir is not log.dir and self._manager.id_of(future) == log.topic_id
@@ -237,13 +241,13 @@ class LogMoves:
                 future.share(True)
                 future.load()
                 self._agree(log, future)
-            except ReplicaNotAvailable:  # a thread reads one of them
-                if not self.found.setdefault(key, []):
-                    log.dir.soon(partial(self._resume_again, log))
-                self.found[key].append(future)
-                continue
             except (KafkaError, OSError) as error:
-                logger.warning("the move of %s to %s does not go on: %s", log.name, future.dir.path, error)
+                # It stays known: what nobody has checked must not be called whole by a clean stop.
+                self.found.setdefault(key, []).append(future)
+                if _passes(error) and (log.dir.offline or future.dir.offline) is None:
+                    again = True
+                else:
+                    logger.warning("the move of %s to %s does not go on: %s", log.name, future.dir.path, error)
                 continue
             logger.info(
                 "%s: moving from %s to %s goes on at offset %d of %d",
@@ -254,6 +258,8 @@ class LogMoves:
                 log.log_end_offset,
             )
             self._start(log, future)
+        if again:
+            log.dir.soon(partial(self._resume_again, log))
 
     def _resume_again(self, log: PartitionLog) -> None:
         if self._manager.get(log.topic, log.partition) is log:
@@ -509,3 +515,8 @@ class LogMoves:
         else:
             future.abandon()
         self.on_changed(log)
+
+
+def _passes(error: KafkaError | OSError) -> bool:
+    """Whether it is a shortage, or a thread reads the log."""
+    return passes(error) if isinstance(error, KafkaError) else is_shortage(error)

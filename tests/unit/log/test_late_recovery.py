@@ -424,8 +424,8 @@ def test_what_a_thread_has_left_undone_is_not_called_whole(tmp_path: Path) -> No
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def with_a_copy(tmp_path: Path) -> list[Path]:
-    """Two directories after a clean stop: the log in the first, and in the other its whole copy, which has not taken its place."""
+def with_a_copy(tmp_path: Path, *, crashed: bool = False) -> list[Path]:
+    """Two directories after a stop: the log in the first, and in the other its whole copy, which has not taken its place."""
     places = [tmp_path / "a", tmp_path / "b"]
     manager = open_manager(places, CONFIG)
     fill(manager)
@@ -434,7 +434,10 @@ def with_a_copy(tmp_path: Path) -> list[Path]:
     for _ in range(COUNT):
         manager.tick()
         manager.flusher.wait()
-    manager.close()
+    if crashed:
+        crash(manager)
+    else:
+        manager.close()
     return places
 
 
@@ -472,6 +475,37 @@ def test_a_copy_that_is_not_whole_is_not_called_so(tmp_path: Path) -> None:
     assert thread.jobs
     assert not manager.close()
     assert [(place / ".kafka_cleanshutdown").exists() for place in places] == [True, False]
+
+
+@pytest.mark.parametrize("healed", [True, False])
+def test_a_shortage_holds_up_the_move_that_a_crash_has_left(tmp_path: Path, healed: bool) -> None:
+    """It was forgotten until the next start; and a clean stop called the copy whole, which nobody had checked."""
+    places = with_a_copy(tmp_path, crashed=True)
+    files = FaultyFiles()
+    fault = files.plan(Fault("open", errno.EMFILE, "-future"))
+    manager = open_manager(places, CONFIG, files=files)
+    log = manager.create("t", 0, TOPIC_ID)
+    manager.tick()
+    assert fault.struck and log not in manager.moves.moves and not manager.offline_dirs
+    files.heal()
+    if healed:
+        manager.tick()
+        assert log in manager.moves.moves
+    assert manager.close() is healed
+    assert [(place / ".kafka_cleanshutdown").exists() for place in places] == [True, healed]
+
+
+def test_a_move_that_waits_to_go_on_can_be_stopped(tmp_path: Path) -> None:
+    places = with_a_copy(tmp_path, crashed=True)
+    files = FaultyFiles()
+    files.plan(Fault("open", errno.EMFILE, "-future"))
+    manager = open_manager(places, CONFIG, files=files)
+    log = manager.create("t", 0, TOPIC_ID)
+    manager.moves.begin(log, log.dir)
+    files.heal()
+    manager.tick()
+    assert not manager.moves.moves
+    assert not list(places[1].glob("*-future"))
 
 
 @pytest.mark.parametrize("touched", [True, False])
