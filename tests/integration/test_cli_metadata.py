@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fastq import Admin
+from fastq._native.records import iter_headers
 from fastq.cli import main, metadata
 from fastq.testing import Broker
 
@@ -89,10 +90,32 @@ def test_files_of_every_kind(tmp_path: Path, ask: Ask) -> None:
     damaged = bytearray(first.read_bytes())
     damaged[200] ^= 1
     first.write_bytes(damaged)
-    assert "fastq: " in ask("ls", "--file", first, code=1)
+    assert f"{first} is damaged" in ask("ls", "--file", first, code=1)
+    assert f"{first} is damaged" in ask("ls", "--file", log, code=1)
     (data / "none").mkdir()
     assert "holds no metadata" in ask("ls", "--file", data / "none", code=2)
     assert "a .checkpoint or .log" in ask("ls", "--file", data / "meta.properties", code=2)
+
+
+def test_a_log_with_a_gap_is_not_told_as_if_it_were_whole(tmp_path: Path, ask: Ask) -> None:
+    data = tmp_path / "data"
+    with Broker(data_dir=data) as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        for name in ("a", "b", "c"):
+            admin.create_topic(name, 1, 1)
+    log = data / "__cluster_metadata-0"
+    (first,) = log.glob("*.log")
+    whole = first.read_bytes()
+    starts = [(position, header.base_offset) for position, header in iter_headers(whole)]
+    (cut, missing), (behind, offset) = starts[3:5]
+    second = log / f"{offset:020d}.log"
+    first.write_bytes(whole[:behind])
+    second.write_bytes(whole[behind:])
+    assert ask("ls", "/image/topics/byName", "--file", log) == "a\nb\nc\n"
+    first.write_bytes(whole[:cut])
+    told = ask("ls", "/image/topics/byName", "--file", log, code=1)
+    assert f"{second} goes on with offset {offset}, and what is before it ends with {missing - 1}" in told
+    first.unlink()
+    assert "goes on with offset" in ask("ls", "--file", log, code=1), "behind the snapshot too"
 
 
 def test_without_the_brokers_code(tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ snapshot; neither is changed, and a torn end, as a running node has one, is left
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,14 @@ from fastq.errors import ConfigError
 from fastq.protocol.uuid import uuid_to_str
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller.features import METADATA_VERSION
-from fastq_broker.controller.image import BrokerImage, MetadataDelta, MetadataImage, PartitionImage, TopicImage
+from fastq_broker.controller.image import (
+    BrokerImage,
+    MetadataDelta,
+    MetadataError,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from fastq_broker.controller.releases import name_of
 from fastq_broker.controller.snapshot import (
     Batch,
@@ -64,7 +71,7 @@ def read_tree(path: Path) -> Tree:
         return tree_of(_replayed(read_snapshot(path), MetadataImage()))
     if path.suffix == _LOG:
         _check_beginning(path)
-        return tree_of(_replayed(decode_batches(read_file(path)), MetadataImage()))
+        return tree_of(_replayed(_log_from(0, [path]), MetadataImage()))
     raise ConfigError(f"{path}: a .checkpoint or .log of the metadata, or a directory with them, is expected")
 
 
@@ -81,13 +88,34 @@ def _of_directory(directory: Path) -> MetadataImage:
         image = _replayed(read_snapshot(path), image)._replace(offset=last.end_offset - 1, epoch=last.epoch)
     elif logs:
         _check_beginning(logs[0])
-    batches = (batch for path in logs for batch in decode_batches(read_file(path)))
-    return _replayed((batch for batch in batches if batch.base_offset >= start), image)
+    return _replayed(_log_from(start, logs), image)
+
+
+def _log_from(start: int, paths: Iterable[Path]) -> Iterator[Batch]:
+    """The batches of a log from an offset on, which follow each other; MetadataError where one is damaged, or not there."""
+    for path in paths:
+        for batch in _batches_of(path):
+            if batch.last_offset < start:
+                continue
+            if batch.base_offset != start:
+                raise MetadataError(
+                    f"{path} goes on with offset {batch.base_offset}, and what is before it ends with {start - 1}: what lies between is "
+                    "missing; another controller may have it"
+                )
+            start = batch.last_offset + 1
+            yield batch
+
+
+def _batches_of(path: Path) -> Iterator[Batch]:
+    try:
+        yield from decode_batches(read_file(path))
+    except ValueError as error:
+        raise MetadataError(f"{path} is damaged: {error}; another controller may have it whole") from error
 
 
 def _check_beginning(path: Path) -> None:
     # The name says where a log begins; a copy may have another one, and then its first batch does.
-    first = next(decode_batches(read_file(path)), None)
+    first = next(_batches_of(path), None)
     if first is None:
         raise ConfigError(f"{path} holds no metadata: not one whole batch can be read")
     offset = int(path.stem) if path.stem.isdecimal() else first.base_offset

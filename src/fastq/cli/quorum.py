@@ -45,8 +45,12 @@ LOOK_S = 0.2
 """How long until all are asked again."""
 NODE_S = 2.0
 """How long each broker is waited for that is asked what it knows."""
+FETCHES_MS = 2_000
+"""Who follows the quorum and runs has fetched since then: it does so twice a second."""
 NO_LEADER = "A majority of the controllers must run and reach each other"
 LOOK = "fastq quorum replication lists who is there"
+AUTO_JOIN = "controller.quorum.auto.join.enable"
+STOP_FIRST = "stop it for good, then remove it"
 LEVEL = (
     "voters come and go at level 1 of kraft.version alone: fastq cluster features --upgrade kraft.version=1 raises it"
 )
@@ -254,9 +258,24 @@ def run_remove(options: argparse.Namespace) -> int:
             admin.remove_raft_voter(node, directory)
         except (VoterNotFound, RequestTimedOut, UnsupportedVersion) as error:
             raise _hinted(error) from None
-        voters = [voter.node_id for voter in admin.describe_quorum().voters]
-    _tell(options, {"removed": node, "voters": voters}, f"controller {node} votes no more", voters)
-    return 0
+        quorum = admin.describe_quorum()
+    voters = [voter.node_id for voter in quorum.voters]
+    is_back = node in voters
+    said = "was removed, and votes again" if is_back else "votes no more"
+    _tell(options, {"removed": node, "voters": voters}, f"controller {node} {said}", voters)
+    if is_back:
+        complain(f"controller {node} joins by itself ({AUTO_JOIN}=true): {STOP_FIRST}")
+    elif _fetches(quorum, node):
+        complain(
+            f"controller {node} fetches still: with {AUTO_JOIN}=true it votes again within seconds. If so, {STOP_FIRST}"
+        )
+    return int(is_back)
+
+
+def _fetches(quorum: QuorumDescription, node: int) -> bool:
+    """Whether an observer runs: one that was stopped is listed for a while."""
+    fetched = [each.last_fetch_ms for each in quorum.observers if each.node_id == node]
+    return any(at is not None and _now_ms(quorum) - at <= FETCHES_MS for at in fetched)
 
 
 def _hinted(error: FastqError) -> FastqError:
