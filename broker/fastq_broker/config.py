@@ -100,6 +100,7 @@ class BrokerConfig:
     group_consumer_max_assignment_interval_ms: int
     group_consumer_regex_refresh_interval_ms: int
     offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int
     transaction_state_log_num_partitions: int

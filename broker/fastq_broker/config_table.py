@@ -252,6 +252,13 @@ GROUPS = (
         "How often the topics of a pattern are looked up, besides when topics come and go.",
     ),
     row("offset.metadata.max.bytes", INT, 4096, doc="The longest metadata of a committed offset."),
+    row(
+        "offsets.commit.timeout.ms",
+        INT,
+        5000,
+        at_least(1),
+        "A commit that not all in sync have by then is answered COORDINATOR_NOT_AVAILABLE.",
+    ),
     row("offsets.retention.minutes", INT, 10080, at_least(1), "Offsets of a group without members are kept this long."),
     row("offsets.retention.check.interval.ms", LONG, 600000, at_least(1), "How often expired offsets are looked for."),
 )

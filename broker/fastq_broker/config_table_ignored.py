@@ -155,7 +155,6 @@ GROUPS = ignored(
     row("group.coordinator.background.threads", INT, 2, at_least(1)),
     row("group.coordinator.cached.buffer.max.bytes", INT, 1048588, at_least(524288), dynamic=True),
     row("group.coordinator.threads", INT, 4, at_least(1)),
-    row("offsets.commit.timeout.ms", INT, 5000, at_least(1)),
     row("offsets.load.buffer.size", INT, 5242880, at_least(1)),
     row("offsets.topic.compression.codec", INT, 0),
 )

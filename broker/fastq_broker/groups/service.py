@@ -309,6 +309,7 @@ def shard_settings(config: BrokerConfig) -> ShardSettings:
         consumer_settings(config),
         config.offset_metadata_max_bytes,
         config.offsets_retention_minutes * 60_000,
+        config.offsets_commit_timeout_ms,
     )
 
 

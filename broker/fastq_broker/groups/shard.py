@@ -30,6 +30,7 @@ from .classic_group import ClassicGroup
 from .classic_member import JoinRequest, JoinResult, SyncResult
 from .classic_records import group_record, read_group
 from .classic_state import Answer, Settings, Store, Wake
+from .commit_patience import OneAnswer, Patience
 from .consumer_change import ConsumerGroupSettings
 from .consumer_classic import ClassicMembers
 from .consumer_group import ConsumerGroup
@@ -63,6 +64,7 @@ class ShardSettings(NamedTuple):
     consumer: ConsumerGroupSettings = ConsumerGroupSettings()
     offset_metadata_bytes_max: int = 4096
     offsets_retention_ms: int = 7 * 24 * 3_600_000
+    commit_timeout_ms: int = 5_000
 
 
 DEFAULTS = ShardSettings()
@@ -125,6 +127,7 @@ class GroupShard:
             context.monotonic_ms, context.call_later, self._wake
         )
         self._writing_own = False
+        self._commits = Patience(settings.commit_timeout_ms, context.monotonic_ms, context.call_later)
 
     # --- records ---
 
@@ -365,13 +368,16 @@ class GroupShard:
                     errors[item] = errors[item] or code
             answer(errors)
 
+        waiter = OneAnswer(done)
         self.context.append_in_parts(
             records,
-            done,
+            waiter.tell,
             producer_id=commit.producer_id,
             producer_epoch=commit.producer_epoch,
             transactional=commit.transactional,
         )
+        if waiter.waits:
+            self._commits.add(waiter)
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         """What a group has committed in topics as they are now; not in those of the same names that are gone, whose tombstones may be on

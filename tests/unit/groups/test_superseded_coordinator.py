@@ -138,3 +138,50 @@ def test_a_broker_is_sure_by_its_controller_or_by_its_followers(
             assert await broker.close()
 
     asyncio.run(main())
+
+
+class Slow(CutOff):
+    """What is written waits until `keep` says that the replicas have it."""
+
+    def append(self, records: Any, on_done: Any, **transaction: Any) -> None:
+        super().append(records, lambda error: self.waiting.append(on_done), **transaction)
+
+    append_in_parts = append
+
+    def load(self) -> None:
+        self.waiting: list[Any] = []
+        super().load()
+
+    def keep(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for done in waiting:
+            done(None)
+
+    def commit(self, offset: int) -> list[int]:
+        """What a commit is answered, once it is."""
+        errors: list[int] = []
+        commit = Commit("g", Committer(), [("t", 0, offset, -1, None)], 8)
+        self.shard.commit(commit, lambda told: errors.extend(told.values()))
+        return errors
+
+
+def test_a_commit_waits_for_the_replicas_and_not_for_ever() -> None:
+    """Who is cut off from them sends its members to look for the coordinator anew (offsets.commit.timeout.ms)."""
+    world = Slow()
+    world.topics(t=1)
+    first, kept = world.commit(1), world.commit(2)
+    world.waiting.pop()(None)
+    assert (first, kept) == ([], [ErrorCode.NONE])
+    world.advance(4_000)
+    second = world.commit(3)
+    world.advance(1_000)
+    assert (first, second) == ([AWAY], [])
+    world.keep()
+    assert (first, second) == ([AWAY], [ErrorCode.NONE]), "one answer each"
+    world.advance(60_000)
+    third = world.commit(4)
+    world.advance(4_999)
+    assert third == []
+    world.advance(1)
+    assert third == [AWAY]
+    assert not [timer for timer in world.timers if not timer.cancelled]

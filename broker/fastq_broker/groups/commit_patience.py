@@ -1,0 +1,73 @@
+"""How long a commit of offsets waits for the replicas: who is cut off from them tells its members to look for the coordinator anew.
+
+Rules: all wait equally long, so that they end in their order: one timer, for the first. Who has been answered costs nothing more than its
+place in the line. A commit that is given up may be kept all the same: whoever commits again writes the same.
+Source: offsets.commit.timeout.ms, CoordinatorRuntime's write timeout.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from fastq.errors import ErrorCode, KafkaError, error_for_code
+
+Done = Callable[["KafkaError | None"], None]
+
+
+class OneAnswer:
+    """Passes on the first answer that comes, and no other."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Done) -> None:
+        self._done: Done | None = done
+
+    @property
+    def waits(self) -> bool:
+        return self._done is not None
+
+    def tell(self, error: KafkaError | None) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(error)
+
+
+class Patience:
+    """Those who wait, in the order in which they began. Loop thread only. Invariant: while somebody waits a timer runs."""
+
+    __slots__ = ("_call_later", "_clock", "_line", "_timeout_ms", "_timer")
+
+    def __init__(
+        self, timeout_ms: int, clock: Callable[[], int], call_later: Callable[[float, Callable[[], None]], Any]
+    ) -> None:
+        """`clock` is monotonic, in ms."""
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._call_later = call_later
+        self._line: deque[tuple[int, OneAnswer]] = deque()
+        self._timer: Any = None
+
+    def add(self, waiter: OneAnswer) -> None:
+        """Have it answered with REQUEST_TIMED_OUT when its time is over."""
+        line = self._line
+        while line and not line[0][1].waits:
+            line.popleft()
+        line.append((self._clock() + self._timeout_ms, waiter))
+        if self._timer is None:
+            self._timer = self._call_later(self._timeout_ms / 1000, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        now_ms, line = self._clock(), self._line
+        while line and (line[0][0] <= now_ms or not line[0][1].waits):
+            _, waiter = line.popleft()
+            waiter.tell(
+                error_for_code(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"not all in sync had what was committed within {self._timeout_ms} ms (offsets.commit.timeout.ms)",
+                )
+            )
+        if line and self._timer is None:
+            self._timer = self._call_later((line[0][0] - now_ms) / 1000, self._due)
