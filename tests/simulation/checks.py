@@ -13,6 +13,7 @@ from fastq_broker.raft.roles import Role
 
 from fastq._native.records import decode_records, iter_headers
 from simulation.elector import RISKY
+from simulation.renewer import TOPIC as RENEWED
 from simulation.world import Violation, World
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ MIN_IN_SYNC = 2
 """min.insync.replicas of all topics but one."""
 RESIGNS_S = 4.0
 """A leader of the metadata quorum that no majority reaches has resigned by then: its own time-out, and what was on its way."""
+FOLLOWS_S = 1.0
+"""A broker has taken in by then what it knows of a topic that was made anew."""
 FENCED_S = 5.5
 """A broker that is gone is fenced by a controller that has been active for so long: a session, and what a change takes."""
 
@@ -77,6 +80,10 @@ class Checks:
         self._gone_since: dict[int, float] = {}
         self._active_since: dict[tuple[int, int], float] = {}
         """Controllers that can have changes committed, by node and epoch."""
+        self._held_back: dict[tuple[Any, int, int, int], tuple[int, int]] = {}
+        """High watermarks that nobody who counts keeps back, and since when, by the clock of who leads."""
+        self._of_before_since: dict[int, float] = {}
+        """Nodes that have a topic of before under the name of the one of now."""
         self._read: dict[tuple[int, int, Any], int] = {}
 
     def look(self) -> None:
@@ -90,8 +97,20 @@ class Checks:
             if broker is None or not hasattr(broker.controller, "quorum"):
                 continue
             self._look_at_quorum(node, broker.controller.quorum)
+            self._look_at_lives(node, broker)
             for replica in broker.replicas:
                 self._look_at_replica(node, replica)
+
+    def _look_at_lives(self, node: Node, broker: Any) -> None:
+        """A topic that was made anew is the new one on every node, wherever the log of the one before lies (KAFKA-16157)."""
+        now, topic, replica = self.world.now, broker.image.topic(RENEWED), broker.replicas.get(RENEWED, 0)
+        if topic is None or replica is None or replica.topic_id == topic.topic_id:
+            self._of_before_since.pop(node.node_id, None)
+        elif now - self._of_before_since.setdefault(node.node_id, now) > FOLLOWS_S:
+            raise Violation(
+                f"{node} has {RENEWED} with the id {replica.topic_id.hex()}, in {replica.log.dir.path}, where the metadata that it knows "
+                f"has {topic.topic_id.hex()}"
+            )
 
     def _look_at_quorum(self, node: Node, quorum: Any) -> None:
         machine = quorum.driver.machine
@@ -175,9 +194,37 @@ class Checks:
                     f"the high watermark of {key[0]} on {node} went from {before} to {watermark} in epoch {epoch} with {in_sync} in sync"
                 )
             self._watermarks[place] = watermark, in_sync
+            self._look_at_progress(place, node, shared.machine, watermark)
             self._look_at_in_sync(node, replica, watermark)
         if replica.topic != RISKY and not (log.config.compacted and self._cleaning):
             self._compare(node, key, log, watermark)
+
+    def _look_at_progress(self, place: tuple[Any, int, int, int], leader: Node, machine: Any, watermark: int) -> None:
+        """What all have who are in sync is committed with the next fetch of one of them, unless another who is up is about to join them:
+        who goes keeps nobody waiting (KAFKA-15021)."""
+        assert leader.broker is not None
+        in_sync = [each for each in machine.isr.maximal if each != leader.node_id]
+        followers = [machine.follower(each) for each in in_sync]
+        brokers = leader.broker.image.brokers
+        may_join = any(
+            number in brokers and not brokers[number].fenced and not brokers[number].in_controlled_shutdown
+            for number in range(1, len(self.nodes) + 1)
+            if number not in machine.isr.maximal and machine.follower(number) is not None
+        )
+        least = min([machine.ends.kept, *(each.log_end for each in followers if each is not None)])
+        enough = len(machine.isr.committed) >= machine.min_isr
+        if least <= watermark or may_join or None in followers or not enough:
+            self._held_back.pop(place, None)
+            return
+        now_ms = leader.broker.replicas.replication.monotonic_ms()  # type: ignore[union-attr]
+        before, since_ms = self._held_back.get(place, (-1, 0))
+        if before != watermark:
+            self._held_back[place] = watermark, now_ms
+        elif any(each.fetched_at_ms > since_ms for each in followers):
+            raise Violation(
+                f"the high watermark of {place[0][0]} on {leader} stays at {watermark}, though {sorted(machine.isr.maximal)} are in sync, "
+                f"have all up to {least}, and fetch"
+            )
 
     def _look_at_in_sync(self, leader: Node, replica: Any, watermark: int) -> None:
         """What a leader takes for committed, all have whom it takes for in sync. But for one who knows of a later partition epoch than

@@ -24,7 +24,7 @@ from fastq_broker.raft.answers import Answers
 from fastq_broker.raft.leader import Leadership
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.roles import Role
-from fastq_broker.replicas import Replica
+from fastq_broker.replicas import Replica, ReplicaTable
 from fastq_broker.replication import alter_driver
 from fastq_broker.replication.fetcher import Phase, ReplicaFetcher
 from fastq_broker.replication.isr import Follower, IsrChange
@@ -187,8 +187,7 @@ def _elects_the_first(original: Any) -> Any:
 
 
 # -- mistakes that Apache Kafka's own code had. Of its others that are known, KAFKA-14154 has a world of its own
-# (tests/unit/replication/test_partition_simulation.py). KAFKA-18723, -15021 and -16157 have rules (raft/test_raft_rules.py,
-# replication/test_partition_rules.py, faults/test_missing_directory.py).
+# (tests/unit/replication/test_partition_simulation.py), KAFKA-18723 a rule (raft/test_raft_rules.py).
 
 
 def _never_resigns(original: Any) -> Any:
@@ -273,6 +272,41 @@ def _sends_again_with_nobody(original: Any) -> Any:
     return build
 
 
+def _waits_for_who_goes(original: Any) -> Any:
+    """KAFKA-15021: who has been caught up lately counts, its broker up or not."""
+
+    def count(self: Partition, now_ms: int) -> list[Any]:
+        if not self.leads or len(self.isr.committed) < self.min_isr:
+            return []
+        counted = [
+            follower.log_end
+            for follower in self._followers.values()
+            if follower.node_id in self.isr.maximal
+            or follower.is_caught_up(self._log.log_end, now_ms, self._lag_max_ms)
+        ]
+        watermark = min([self._log.kept, *counted])
+        if watermark <= self._log.high_watermark:
+            return []
+        self._log = self._log._replace(high_watermark=watermark)
+        return [Advanced(watermark)]
+
+    return count
+
+
+def _keeps_what_is_offline(original: Any) -> Any:
+    """KAFKA-16157: a partition in a directory that has failed stays what it is, whatever becomes of its topic."""
+
+    def remove_topic(self: ReplicaTable, topic: str, topic_id: bytes) -> list[Replica]:
+        known = self.by_name.get(topic.encode(), {})
+        kept = {number: replica for number, replica in known.items() if replica.log.dir.offline is not None}
+        gone = original(self, topic, topic_id)
+        if kept:
+            self.by_name[topic.encode()] = kept
+        return list(gone)
+
+    return remove_topic
+
+
 MUTATIONS = {
     "the leader alone moves the high watermark": Mutation(
         Partition, "count", _watermark_of_the_leader, 0, "is committed up to"
@@ -337,6 +371,12 @@ MUTATIONS = {
     ),
     "an ISR that is asked for again is empty (KAFKA-15353)": Mutation(
         alter_driver, "build_request", _sends_again_with_nobody, 26, "not well"
+    ),
+    "who goes keeps the high watermark waiting (KAFKA-15021)": Mutation(
+        Partition, "count", _waits_for_who_goes, 3, "stays at"
+    ),
+    "a topic made anew is the one of before where that is offline (KAFKA-16157)": Mutation(
+        ReplicaTable, "remove_topic", _keeps_what_is_offline, 130, "has renewed with the id", "directories"
     ),
     "a preferred leader is elected that is not in sync": Mutation(
         PartitionChange, "_leader", _elects_the_first, 20, "is committed up to|was committed", "elections"
