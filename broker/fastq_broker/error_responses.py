@@ -20,12 +20,25 @@ API_VERSIONS = 18
 _LIST_OF = re.compile(r"list\[(?:\w+\.)*(\w+)\]")
 
 
-def error_response(request: Message, code: int) -> Message:
-    """The answer to a request of which nothing was done, but for the code."""
+def error_response(request: Message, code: int, words: str | None = None) -> Message:
+    """The answer to a request of which nothing was done, but for the code, and `words` wherever there is room for a message."""
     response_class = APIS[request.API_KEY].response_class()
     response = _mirrored(request, response_class, response_class, code)
     assert isinstance(response, Message)
+    if words is not None:
+        _say(response, words)
     return response
+
+
+def _say(struct: Struct, words: str) -> None:
+    for name in struct.__slots__:
+        if name == "error_message":
+            setattr(struct, name, words)
+            continue
+        value = getattr(struct, name)
+        for item in value if isinstance(value, list) else ():
+            if isinstance(item, Struct):
+                _say(item, words)
 
 
 def encode_error(correlation_id: int, response: Message, version: int) -> bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import sys
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -105,6 +106,9 @@ def _process(out: Exposition, broker: Broker) -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         out.family("process_resident_memory_bytes", "gauge", "Resident memory.", pages * os.sysconf("SC_PAGE_SIZE"))
         out.family("process_open_fds", "gauge", "Open files.", len(os.listdir("/proc/self/fd")))
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if limit != resource.RLIM_INFINITY:
+            out.family("process_max_fds", "gauge", "How many files may be open.", limit)
     except (OSError, ValueError):  # no Linux
         pass
     late_s = max(0.0, broker.loop.time() - broker.housekept_s)

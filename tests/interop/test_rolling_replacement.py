@@ -65,8 +65,10 @@ class Place:
             self.ours = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
 
     def refused(self) -> None:
-        """A node that runs keeps the other kind away."""
+        """Its file is tried while it runs, and it keeps the other kind away."""
         command = [sys.executable, "-m", "fastq_broker", "--config", str(self.kafka.write_config())]
+        tried = subprocess.run([*command, "--check-config"], capture_output=True, text=True, timeout=60, check=False)
+        assert tried.returncode == 0 and f"node.id={self.node_id}" in tried.stdout, tried.stderr
         told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert told.returncode == 1 and "the port is in use" in told.stderr, told.stderr
 

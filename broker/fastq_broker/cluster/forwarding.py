@@ -147,10 +147,10 @@ def unwrap(client: ClientRequest, envelope: EnvelopeResponse | None, error: Fast
     if envelope is None:
         if isinstance(error, ClientClosed):
             return None  # this broker stops
-        timed_out = isinstance(error, KafkaError) and error.code == ErrorCode.REQUEST_TIMED_OUT
-        return _refusal(
-            client, ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
-        )
+        if isinstance(error, KafkaError) and error.code == ErrorCode.REQUEST_TIMED_OUT:
+            words = ". ".join(filter(None, (error.detail, error.hint)))
+            return _refusal(client, ErrorCode.REQUEST_TIMED_OUT, str(error), words or None)
+        return _refusal(client, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
     if envelope.error_code == ErrorCode.UNSUPPORTED_VERSION:
         logger.info(
             "the active controller has no %s version %d: it may have changed; the connection of %s is closed, so that the client asks "
@@ -173,7 +173,8 @@ def unwrap(client: ClientRequest, envelope: EnvelopeResponse | None, error: Fast
     return response
 
 
-def _refusal(client: ClientRequest, code: ErrorCode, why: str) -> Message:
+def _refusal(client: ClientRequest, code: ErrorCode, why: str, words: str | None = None) -> Message:
+    """`why` is for this node's log, `words` for the client."""
     logger.warning(
         "%s version %d of %s, forwarded to the active controller, is answered with %s: %s",
         api_name(client.api_key),
@@ -184,7 +185,7 @@ def _refusal(client: ClientRequest, code: ErrorCode, why: str) -> Message:
     )
     request_class = APIS[client.api_key].request_class()
     request = decode_body(request_class, Reader(client.body), client.api_version, exact=False)
-    return error_response(request, code)
+    return error_response(request, code, words)
 
 
 class Forwarder:

@@ -39,6 +39,7 @@ from fastq.errors import (
     RequestTimedOut,
     TopicAlreadyExists,
     UnsupportedVersion,
+    error_for_code,
 )
 from fastq.protocol.api import APIS
 from fastq.protocol.frames import decode_body, encode_request, encode_response
@@ -46,6 +47,7 @@ from fastq.protocol.message import Message
 from fastq.protocol.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     EnvelopeRequest,
@@ -262,6 +264,24 @@ def test_the_client_gets_an_answer_of_its_own_api(
     response: Any = unwrap(client(), envelope, error)
     assert [(topic.name, topic.error_code) for topic in response.topics] == [("t", code)]
     assert "CreateTopics version 7 of 10.1.2.3" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "items"),
+    [
+        (CREATE, 7, "topics"),
+        (CREATE, 2, "topics"),
+        (DeleteTopicsRequest(topic_names=["t"]), 5, "responses"),
+        (DeleteTopicsRequest(topic_names=["t"]), 4, "responses"),  # has no room for words
+    ],
+)
+def test_a_client_hears_why_no_active_controller_has_answered(request_: Message, version: int, items: str) -> None:
+    said = error_for_code(7, "not answered in 25 s", hint="The metadata quorum has no leader")
+    response: Any = unwrap(client(request_, version), None, said)
+    known = type(response).from_bytes(response.to_bytes(version), version)
+    (item,) = getattr(known, items)
+    words = "not answered in 25 s. The metadata quorum has no leader"
+    assert (item.name, item.error_code, item.error_message) == ("t", 7, None if version == 4 else words)
 
 
 def test_a_client_whose_version_the_controller_does_not_have_is_disconnected(caplog: pytest.LogCaptureFixture) -> None:
