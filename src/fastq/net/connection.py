@@ -332,7 +332,10 @@ class Connection:
             try:
                 version = self.versions.pick(ApiKey.SASL_HANDSHAKE, 1)
             except UnsupportedVersion as error:
-                self.close(error, now)
+                plain = config.security_protocol.removeprefix("SASL_")
+                self.close(
+                    error.with_context(hint=f"The listener may take no logins: try security_protocol={plain}"), now
+                )
                 return
             self._ask(SaslHandshakeRequest(mechanism=config.sasl_mechanism), version, now)
         elif self.state is State.SASL_AUTHENTICATE:

@@ -185,6 +185,14 @@ def test_sasl_mechanism_not_offered(call: Caller, broker: FakeBroker) -> None:
         call({**config, "sasl.username": "a", "sasl.password": "b"})
 
 
+def test_a_login_at_a_listener_that_takes_none(call: Caller, broker: FakeBroker) -> None:
+    broker.versions = [ApiVersionsResponse.ApiVersion(api_key=key, max_version=3) for key in (3, 18)]
+    config = {"bootstrap.servers": broker.address, "security.protocol": "SASL_PLAINTEXT"}
+    with pytest.raises(UnsupportedVersion, match="no logins: try security_protocol=PLAINTEXT") as caught:
+        call({**config, "sasl.username": "a", "sasl.password": "b"})
+    assert caught.value.broker == broker.address
+
+
 def test_an_old_broker_answers_api_versions_in_version_0(call: Caller, broker: FakeBroker) -> None:
     asked: list[int] = []
 
