@@ -148,8 +148,10 @@ def unwrap(client: ClientRequest, envelope: EnvelopeResponse | None, error: Fast
         if isinstance(error, ClientClosed):
             return None  # this broker stops
         if isinstance(error, KafkaError) and error.code == ErrorCode.REQUEST_TIMED_OUT:
-            words = ". ".join(filter(None, (error.detail, error.hint)))
-            return _refusal(client, ErrorCode.REQUEST_TIMED_OUT, str(error), words or None)
+            words = f"{name} was not answered by an active controller in {FORWARD_TIMEOUT_S:g} s"
+            if error.hint:
+                words += f". {error.hint}"
+            return _refusal(client, ErrorCode.REQUEST_TIMED_OUT, str(error), words)
         return _refusal(client, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
     if envelope.error_code == ErrorCode.UNSUPPORTED_VERSION:
         logger.info(

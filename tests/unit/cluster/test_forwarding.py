@@ -276,11 +276,11 @@ def test_the_client_gets_an_answer_of_its_own_api(
     ],
 )
 def test_a_client_hears_why_no_active_controller_has_answered(request_: Message, version: int, items: str) -> None:
-    said = error_for_code(7, "not answered in 25 s", hint="The metadata quorum has no leader")
+    said = error_for_code(7, "Envelope was not answered", hint="The metadata quorum has no leader")
     response: Any = unwrap(client(request_, version), None, said)
     known = type(response).from_bytes(response.to_bytes(version), version)
     (item,) = getattr(known, items)
-    words = "not answered in 25 s. The metadata quorum has no leader"
+    words = f"{type(request_).__name__.removesuffix('Request')} was not answered by an active controller in 25 s. {said.hint}"
     assert (item.name, item.error_code, item.error_message) == ("t", 7, None if version == 4 else words)
 
 
