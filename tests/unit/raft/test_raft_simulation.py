@@ -146,6 +146,7 @@ def live_through(seed: int, rounds: int, *, joining: bool = False, raising: bool
     world.loss = rng.choice((0.0, 0.0, 0.02, 0.1))
     world.delay_s = (0.0001, rng.choice((0.002, 0.05, 0.4)))
     world.flush_s = (0.0001, rng.choice((0.002, 0.1, 2.0)))
+    world.doubled = 0.4 * (seed % 2)
     world.start()
     nodes = sorted(world.members)
     for number in range(rounds):
@@ -189,6 +190,7 @@ def live_through(seed: int, rounds: int, *, joining: bool = False, raising: bool
                     pass
         world.run(rng.choice((0.0005, 0.003, 0.05, 0.5, 1.5, 3.0)))
     world.cut, world.loss, world.delay_s, world.flush_s = set(), 0.0, (0.0001, 0.001), (0.0001, 0.001)
+    world.doubled = 0.0
     for member in world.members.values():
         member.disk.full = False
     for member in world.members.values():
