@@ -343,7 +343,7 @@ MUTATIONS = {
         Partition, "_may_join", _joins_with_less, 0, "is committed up to"
     ),
     "what is not synced counts as kept": Mutation(
-        Visibility, "durable_end", _whole_log, 105, "was committed|not alike"
+        Visibility, "durable_end", _whole_log, 444, "was committed|not alike|OUT_OF_ORDER_SEQUENCE_NUMBER"
     ),
     "the last stable offset ignores open transactions": Mutation(
         Visibility, "_stable_offset", _stable_is_committed, 0, "was committed by"
