@@ -67,6 +67,8 @@ else:  # as in fastq.producer.typed: a default is for type checkers, and typing 
 logger = logging.getLogger("fastq.consumer")
 
 FETCH_VERSION_MIN, FETCH_VERSION_MAX = 4, 18
+OVERDUE_S = 0.02
+"""How long to wait for what is due and cannot be sent, before it is tried again."""
 
 Partition: TypeAlias = "TopicPartition | tuple[str, int]"
 # A topic by its name, a pattern, or several topics by their names.
@@ -262,7 +264,8 @@ class ConsumerBase(Interruptible):
         return False
 
     def _wakeup_in(self) -> float | None:
-        """Seconds until `_step` has something to do without anything happening before."""
+        """Seconds until `_step` has something to do without anything happening before. What was due in the last one already could not be
+        sent: it waits for an event, as a connection is, or for the end of somebody's back-off."""
         now = self._core.clock()
         waits = [self._fetcher.next_wakeup(now), *(query.next_wakeup(now) for query in self._queries)]
         due = [wait for wait in waits if wait is not None]
@@ -270,7 +273,7 @@ class ConsumerBase(Interruptible):
             wait = self._group.next_wakeup(now)
             due += [] if wait is None else [wait]
         due += self._watch.next_reports(now)
-        return min(due) if due else None
+        return min(wait if wait > 0 else OVERDUE_S for wait in due) if due else None
 
     def _send(self, outgoing: Outgoing, exchange: Callable[..., None] | None = None) -> None:
         """Send a request; by `exchange` (the blocking driver's) what the application waits for and that is encoded here."""

@@ -134,6 +134,36 @@ def test_an_offset_refused_once_costs_no_time() -> None:
     assert time.drain(A) == 1
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_whose_brokers_are_gone_is_looked_after_in_moderation(
+    monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """What is due to a coordinator that nobody knows waits for one: it was tried again and again, thousands of times a second."""
+    with Broker(config={"group.initial.rebalance.delay.ms": 0}) as broker:
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            producer.send("logs", b"1").result(20)
+        consumer = Consumer(
+            "logs",
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id="g",
+            group_protocol=protocol,
+            auto_offset_reset="earliest",
+        )
+        assert consumer.poll(timeout=20)
+        turns, step = 0, consumer._step
+
+        def counted() -> None:
+            nonlocal turns
+            turns += 1
+            step()
+
+        monkeypatch.setattr(consumer, "_step", counted)
+        broker.kill()
+        consumer.poll(timeout=1.5)
+        assert turns < 300
+        consumer.close(timeout=0)
+
+
 def test_a_policy_without_an_answer_is_asked_in_moderation() -> None:
     """A broker that knows no end, not even for "latest"."""
     time = VirtualTime(auto_offset_reset="latest")
