@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fastq_broker.cluster.directories import DirectoryAssignments
 from fastq_broker.cluster.lifecycle import BrokerLifecycle, BrokerState
 from fastq_broker.controller.brokers import Sessions
+from fastq_broker.controller.cluster_control import ClusterControl
 from fastq_broker.controller.controller import Controller
 from fastq_broker.controller.elections import Election, PartitionChange
 from fastq_broker.controller.snapshots import SnapshotKeeper
@@ -32,9 +33,9 @@ from fastq_broker.replication.partition import Advanced, Partition
 from fastq_broker.replication.shared import SharedPartition
 
 from fastq._native.records import read_header
-from fastq.errors import CorruptMessage
+from fastq.errors import CorruptMessage, ErrorCode
 from fastq.producer.transaction_calls import TransactionOperations
-from fastq.protocol.messages import AlterPartitionRequest
+from fastq.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
 
 LAST_MOMENT_S = 2.8
 """Shorter than a session."""
@@ -186,8 +187,8 @@ def _elects_the_first(original: Any) -> Any:
     return leader
 
 
-# -- mistakes that Apache Kafka's own code had. Of its others that are known, KAFKA-14154 has a world of its own
-# (tests/unit/replication/test_partition_simulation.py), KAFKA-18723 a rule (raft/test_raft_rules.py).
+# -- mistakes that Apache Kafka's own code had. Of its others that are known, KAFKA-18723 has a rule (raft/test_raft_rules.py): a leader of
+# the quorum here reads what it answers at once, and not later, when its log may be another.
 
 
 def _never_resigns(original: Any) -> Any:
@@ -307,6 +308,30 @@ def _keeps_what_is_offline(original: Any) -> Any:
     return remove_topic
 
 
+def _refuses_for_good(original: Any) -> Any:
+    """KAFKA-14154: who is no controller any more refuses a leader's change in a way that is not asked again."""
+
+    async def serve(self: ClusterControl, request: Any, version: int, link: object = None) -> Any:
+        response = await original(self, request, version, link)
+        if not isinstance(request, AlterPartitionRequest) or response.error_code != ErrorCode.NOT_CONTROLLER:
+            return response
+        refused = [
+            AlterPartitionResponse.TopicData(
+                topic_id=topic.topic_id,
+                partitions=[
+                    AlterPartitionResponse.PartitionData(
+                        partition_index=item.partition_index, error_code=ErrorCode.FENCED_LEADER_EPOCH
+                    )
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return AlterPartitionResponse(topics=refused)
+
+    return serve
+
+
 MUTATIONS = {
     "the leader alone moves the high watermark": Mutation(
         Partition, "count", _watermark_of_the_leader, 0, "is committed up to"
@@ -377,6 +402,9 @@ MUTATIONS = {
     ),
     "a topic made anew is the one of before where that is offline (KAFKA-16157)": Mutation(
         ReplicaTable, "remove_topic", _keeps_what_is_offline, 130, "has renewed with the id", "directories"
+    ),
+    "a controller of before refuses for good (KAFKA-14154)": Mutation(
+        ClusterControl, "serve", _refuses_for_good, 488, "not well"
     ),
     "a preferred leader is elected that is not in sync": Mutation(
         PartitionChange, "_leader", _elects_the_first, 20, "is committed up to|was committed", "elections"
