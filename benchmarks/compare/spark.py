@@ -23,6 +23,7 @@ from support import Target, fastq_broker, interleave, medians, save, session_cpu
 
 # isort: split
 from spark_jvm import SparkSession, fastq_session, jvm_session
+from spark_runs import READ_TOPICS
 
 from fastq import Admin, Producer
 from fastq.admin import OffsetSpec
@@ -38,7 +39,13 @@ FOREACH_SHARE = 5
 MICRO_ROWS, MICRO_BATCHES, MICRO_FIRST = 100, 16, 4
 """Rows of a micro-batch, batches of a run, and how many at its beginning do not count."""
 
-SIDES = {"fastq": "fastq", "fastq-best": "fastq", "jvm": "kafka"}
+# side -> (session, format)
+SIDES = {
+    "fastq": ("fastq", "fastq"),
+    "fastq-best": ("fastq-best", "fastq"),
+    "fastq-topics": ("fastq-best", READ_TOPICS),
+    "jvm": ("jvm", "kafka"),
+}
 # What `fastq.spark.session` sets: Unix sockets to the workers in Python, and Arrow without checks of its own. The JVM connector has no
 # use of either.
 FASTQ_BEST = session_defaults(NEWEST_PYSPARK)
@@ -55,9 +62,11 @@ JVM_BEST["parquet"] = JVM_BEST["micro-batch"] = JVM_BEST["read"]
 WHAT = ("read", "parquet", "write", "foreach", "micro-batch")
 # figure of the results table -> (figure, above the line, below the line: the better one of them counts)
 RATIOS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "batch read, 7 columns": ("rows_per_s", "fastq-best read", ("jvm read", "jvm-best read")),
+    "batch read, 7 columns": ("rows_per_s", "fastq-topics read", ("jvm read", "jvm-best read")),
+    "batch read, 7 columns, by the format": ("rows_per_s", "fastq-best read", ("jvm read", "jvm-best read")),
     "batch read, 7 columns, Spark's defaults": ("rows_per_s", "fastq read", ("jvm read", "jvm-best read")),
-    "batch read to Parquet": ("rows_per_s", "fastq-best parquet", ("jvm parquet", "jvm-best parquet")),
+    "batch read to Parquet": ("rows_per_s", "fastq-topics parquet", ("jvm parquet", "jvm-best parquet")),
+    "batch read to Parquet, by the format": ("rows_per_s", "fastq-best parquet", ("jvm parquet", "jvm-best parquet")),
     "batch read to Parquet, Spark's defaults": ("rows_per_s", "fastq parquet", ("jvm parquet", "jvm-best parquet")),
     "batch write": ("rows_per_s", "fastq-best write", ("jvm write", "jvm-best write")),
     "batch write, Spark's defaults": ("rows_per_s", "fastq write", ("jvm write", "jvm-best write")),
@@ -91,20 +100,22 @@ class Bench:
                     keys = [b"%d" % number for number in numbers]
                     producer.send_many(topic, [b"%0100d" % number for number in numbers], keys, partition=partition)
         self.rows = share * PARTITIONS
-        for side, session in self.sessions.items():
-            found = session.call("count", format=SIDES[side], servers=self.target.bootstrap_servers, topic=topic)
+        for side, (session, format) in SIDES.items():
+            found = self.sessions[session].call(
+                "count", format=format, servers=self.target.bootstrap_servers, topic=topic
+            )
             if found != self.rows:
                 raise RuntimeError(f"{side} counts {found} rows of {self.rows}")
 
     def call(self, side: str, run: str, rows: int, **arguments: Any) -> dict[str, float]:
         """One run of a side, with the CPU of all processes of its session."""
-        session = self.sessions[side]
+        session = self.sessions[SIDES[side][0]]
         before = session_cpu_seconds(session.pid)
         figures = session.call(run, servers=self.target.bootstrap_servers, rows=rows, **arguments, timeout_s=300.0)
         return {**figures, "cpu_us_per_row": (session_cpu_seconds(session.pid) - before) / rows * 1e6}
 
     def reading(self, side: str, run: str, **arguments: Any) -> Side:
-        return lambda: self.call(side, run, self.rows, format=SIDES[side], **arguments)
+        return lambda: self.call(side, run, self.rows, format=SIDES[side][1], **arguments)
 
     def writing(self, side: str, run: str, rows: int, **arguments: Any) -> Side:
         def once() -> dict[str, float]:
@@ -130,11 +141,12 @@ class Bench:
         each, what it looks for between them with it."""
 
         def once() -> dict[str, float]:
-            session, number = self.sessions[side], next(self._numbers)
+            (name, format), number = SIDES[side], next(self._numbers)
+            session = self.sessions[name]
             topic, servers = f"few-{number}", self.target.bootstrap_servers
             self.admin.create_topic(topic, partitions=1, replication_factor=1)
             checkpoint = str(self.folder / f"checkpoint-{number}")
-            session.call("follow", format=SIDES[side], servers=servers, topic=topic, checkpoint=checkpoint, **arguments)
+            session.call("follow", format=format, servers=servers, topic=topic, checkpoint=checkpoint, **arguments)
             cpu = 0.0
             with Producer(bootstrap_servers=servers) as producer:
                 for batch in range(MICRO_BATCHES):
@@ -163,8 +175,12 @@ class Bench:
             fast = self.reading("jvm", "parquet", topic="all", folder=str(folder / "jvm"), **best)
             return sides | {"jvm-best parquet": fast}
         if what == "write":
-            sides = {f"{side} write": self.writing(side, "write", self.rows, format=SIDES[side]) for side in SIDES}
-            return sides | {"jvm-best write": self.writing("jvm", "write", self.rows, format=SIDES["jvm"], **best)}
+            sides = {
+                f"{side} write": self.writing(side, "write", self.rows, format=format)
+                for side, (_, format) in SIDES.items()
+                if format != READ_TOPICS
+            }
+            return sides | {"jvm-best write": self.writing("jvm", "write", self.rows, format=SIDES["jvm"][1], **best)}
         if what == "foreach":
             few = self.rows // FOREACH_SHARE
             counts = {"foreach_empty": few, "foreach_producer": few, "foreach_arrow": self.rows}

@@ -1,9 +1,13 @@
-"""Batch queries: what arrives is what was sent, the range is what was asked for, and what cannot be is said on the driver."""
+"""Batch queries: what arrives is what was sent, the range is what was asked for, and what cannot be is said on the driver.
+
+Rule: what goes by `load` is asked of both ways to read a batch, the format and `read_topics`.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from fastq import Admin, Consumer, Producer, TopicPartition
+from fastq.errors import ConfigError, FastqError
+from fastq.spark import read_topics
 
 Load = Callable[..., DataFrame]
 NewName = Callable[[], str]
@@ -34,9 +40,23 @@ def values_of(frame: DataFrame) -> list[bytes | None]:
 
 
 def refusal(action: Callable[[], Any]) -> str:
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises((PySparkException, FastqError)) as caught:
         action()
     return str(caught.value)
+
+
+@pytest.fixture(params=["format", "read_topics"])
+def load(request: pytest.FixtureRequest, load: Load, spark: SparkSession, bootstrap_servers: str) -> Load:
+    """`load(schema, subscribe="topic", ...)`: a DataFrame of either way to read."""
+
+    def frame(schema: str | None = None, **options: object) -> DataFrame:
+        if request.param == "format":
+            return load(schema, **options)
+        given = {name.replace("__", "."): str(value) for name, value in options.items()}
+        names = None if schema is None else [column.split()[0] for column in re.split(r", (?=\w+ )", schema)]
+        return read_topics(spark, {"kafka.bootstrap.servers": bootstrap_servers, **given}, columns=names)
+
+    return frame
 
 
 @pytest.fixture
@@ -176,12 +196,9 @@ def test_what_an_open_transaction_holds_back_is_not_read(load: Load, bootstrap_s
         producer.send(topic, value=b"undecided", partition=0)
         producer.flush()
         assert values_of(load(subscribe=topic, kafka__isolation__level="read_committed")) == [b"before"]
-        beyond = load(
-            subscribe=topic,
-            kafka__isolation__level="read_committed",
-            endingOffsets=json.dumps({topic: {"0": 2, "1": 0}}),
-        )
-        assert "endingOffsets has 2, which is beyond the log" in refusal(beyond.count)
+        beyond = {"kafka__isolation__level": "read_committed", "endingOffsets": json.dumps({topic: {"0": 2, "1": 0}})}
+        message = refusal(lambda: load(subscribe=topic, **beyond).count())
+        assert "endingOffsets has 2, which is beyond the log" in message
         producer.abort_transaction()
 
 
@@ -279,24 +296,23 @@ def test_an_end_that_never_comes_fails_the_task(spark: SparkSession, tmp_path: A
     ],
 )
 def test_what_cannot_be_is_said_by_the_driver(
-    spark: SparkSession, bootstrap_servers: str, topic: str, options: dict[str, str], words: list[str]
+    load: Load, bootstrap_servers: str, topic: str, options: dict[str, str], words: list[str]
 ) -> None:
     produce(bootstrap_servers, topic, [b"%d" % n for n in range(10)])
     produce(bootstrap_servers, topic, [b"x"], partition=1)
     given = {name: str(value).replace("TOPIC", topic) for name, value in options.items()}
-    reader = spark.read.format("fastq").option("kafka.bootstrap.servers", bootstrap_servers).options(**given)
-    message = refusal(lambda: reader.load().count())
+    message = refusal(lambda: load(**given).count())
     for word in words:
         assert word.replace("TOPIC", topic) in message
     assert "Job aborted" not in message, "no task was started"
 
 
-def test_a_broker_that_cannot_be_reached(spark: SparkSession) -> None:
-    reader = spark.read.format("fastq").option("kafka.bootstrap.servers", "127.0.0.1:1").option("subscribe", "t")
-    message = refusal(lambda: reader.option("kafka.default.api.timeout.ms", "500").load().count())
+def test_a_broker_that_cannot_be_reached(load: Load) -> None:
+    nobody = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": 500}
+    message = refusal(lambda: load(subscribe="t", **nobody).count())
     assert "refused the connection" in message
     assert "127.0.0.1:1" in message
-    message = refusal(reader.option("kafka.bootstrap.servers", "").load)
+    message = refusal(lambda: load(subscribe="t", **{"kafka.bootstrap.servers": ""}))
     assert "kafka.bootstrap.servers is required" in message
 
 
@@ -304,8 +320,42 @@ def test_a_broker_that_cannot_be_reached(spark: SparkSession) -> None:
     ("schema", "words"),
     [("value string", "the column value is binary, the schema says string"), ("body binary", "no column 'body'")],
 )
+@pytest.mark.parametrize("load", ["format"], indirect=True)
 def test_a_schema_that_is_not_the_sources(load: Load, topic: str, schema: str, words: str) -> None:
     assert words in refusal(load(schema, subscribe=topic).collect)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (["value", "body"], "no column 'body'; there are key, value"),
+        (["value", "value"], "each once; got ['value', 'value']"),
+        ([], "name one or more of key, value"),
+        ("values", "no column 'values'"),
+    ],
+)
+def test_columns_that_are_not_the_sources(
+    spark: SparkSession, bootstrap_servers: str, columns: Any, words: str
+) -> None:
+    options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": "t"}
+    assert words in refusal(lambda: read_topics(spark, options, columns=columns))
+
+
+def test_a_session_without_a_jvm_of_its_own_is_told_what_to_use() -> None:
+    with pytest.raises(ConfigError, match=r"use spark\.read\.format"):
+        read_topics(object(), {"subscribe": "t"})  # type: ignore[arg-type]
+
+
+def test_a_frame_of_unknown_size_is_sent_to_no_worker_whole(
+    load: Load, spark: SparkSession, bootstrap_servers: str, topic: str
+) -> None:
+    """A join sends the side that it thinks small to all; what Spark cannot know the size of it must not think small."""
+    produce(bootstrap_servers, topic, [b"%d" % n for n in range(10)])
+    numbers = spark.range(0, 5_000_000).withColumnRenamed("id", "offset")
+    joined = numbers.join(load(subscribe=topic), "offset")
+    plan = joined._jdf.queryExecution().executedPlan().toString()
+    assert "SortMergeJoin" in plan
+    assert joined.count() == 10
 
 
 def test_timestamps_of_the_broker(load: Load, bootstrap_servers: str, make_topic: Callable[..., str]) -> None:

@@ -46,6 +46,7 @@ for check in ("null_check_for_get", "unsafe_memory_access"):
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
     for said in (
         "['key', 'value', 'topic', 'partition', 'offset', 'timestamp', 'timestampType']",
+        "10 customers",
         "500 values from offset 500 on, read by 4 tasks",
         "1000 records\n",
         "1000 records sent by Arrow batches",

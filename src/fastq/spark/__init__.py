@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fastq.spark.exactly_once import NotTheSameBatch as NotTheSameBatch
     from fastq.spark.foreach import ForeachPartitionProducer as ForeachPartitionProducer
     from fastq.spark.foreach import foreach_partition_arrow as foreach_partition_arrow
+    from fastq.spark.frame import read_topics as read_topics
     from fastq.spark.java import SparkUnavailable as SparkUnavailable
     from fastq.spark.java import ensure_java as ensure_java
     from fastq.spark.java import session as session
@@ -40,6 +41,7 @@ __all__ = [
     "ensure_java",
     "foreach_partition_arrow",
     "lag",
+    "read_topics",
     "session",
 ]
 
@@ -56,6 +58,7 @@ _WHERE = {
     "ensure_java": "fastq.spark.java",
     "foreach_partition_arrow": "fastq.spark.foreach",
     "lag": "fastq.spark.query_lag",
+    "read_topics": "fastq.spark.frame",
     "session": "fastq.spark.java",
 }
 

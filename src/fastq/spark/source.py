@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -76,6 +76,35 @@ def columns_of(schema: StructType) -> list[str]:
     return [str(name) for name in schema.fieldNames()]
 
 
+def schema_of(options: SourceOptions, columns: Sequence[str] | None = None) -> StructType:
+    """The columns of a source with these options, or those of them that are named, in that order. Raises ConfigError for names that
+    are not the source's, that come twice, and for none."""
+    if columns is None:
+        return SCHEMA_WITH_HEADERS if options.include_headers else SCHEMA
+    known = {field.name: field for field in SCHEMA_WITH_HEADERS.fields}
+    names = [columns] if isinstance(columns, str) else list(columns)
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"the source has no column {name!r}; there are {', '.join(known)}")
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"columns: name one or more of {', '.join(known)}, each once; got {names}")
+    return StructType([known[name] for name in names])
+
+
+def planned(options: SourceOptions) -> list[OffsetRange]:
+    """The tasks of a batch, as the logs are now. Raises ConfigError, DataLoss and what the brokers refuse."""
+    from fastq.spark.offsets import OffsetReader
+    from fastq.spark.planning import plan_batch
+    from fastq.spark.worker import settle
+
+    reader = OffsetReader(options)
+    try:
+        return reader.attempts(lambda: plan_batch(reader))
+    finally:
+        reader.close()
+        settle()
+
+
 class BatchReader(DataSourceReader):
     """A batch query. What it reads is fixed when it is planned. Pickles."""
 
@@ -85,16 +114,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks. Raises ConfigError and what the brokers refuse."""
-        from fastq.spark.offsets import OffsetReader
-        from fastq.spark.planning import plan_batch
-        from fastq.spark.worker import settle
-
-        reader = OffsetReader(self.options)
-        try:
-            return [RangePartition(wanted) for wanted in reader.attempts(lambda: plan_batch(reader))]
-        finally:
-            reader.close()
-            settle()
+        return [RangePartition(wanted) for wanted in planned(self.options)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one task, as record batches."""
@@ -119,8 +139,7 @@ class FastqDataSource(DataSource):
         """The columns, headers among them with includeHeaders."""
         from fastq.spark.options import SourceOptions
 
-        options = SourceOptions.parse(self.options)
-        return SCHEMA_WITH_HEADERS if options.include_headers else SCHEMA
+        return schema_of(SourceOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from fastq.spark.options import SourceOptions

@@ -5,6 +5,7 @@ Rules: a Java is a script that prints what `java -version` prints; no JVM is sta
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -16,6 +17,9 @@ import pytest
 
 from fastq.spark import java
 from fastq.spark.java import SparkUnavailable, check_pyspark, ensure_java, java_version
+
+tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+PYPROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 
 
 def make_java(home: Path, version: str, code: int = 0) -> Path:
@@ -170,3 +174,10 @@ def test_no_pyspark_at_all(bare: pytest.MonkeyPatch) -> None:
     bare.setitem(sys.modules, "pyspark", None)
     with pytest.raises(SparkUnavailable, match=r"PySpark, which is not installed.*pip install pyspark pyarrow"):
         java.session()
+
+
+def test_the_extra_brings_what_spark_asks_for() -> None:
+    """PySpark does not depend on these itself, and refuses mapInArrow without pandas."""
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    found = {line.split(">=")[0] for line in extras["spark"]}
+    assert found == {"pyspark", "pyarrow", "pandas"}
