@@ -341,6 +341,11 @@ def test_columns_that_are_not_the_sources(
     assert words in refusal(lambda: read_topics(spark, options, columns=columns))
 
 
+def test_options_that_are_no_mapping(spark: SparkSession) -> None:
+    with pytest.raises(TypeError, match="options are a mapping"):
+        read_topics(spark, "logs")  # type: ignore[arg-type]
+
+
 def test_a_session_without_a_jvm_of_its_own_is_told_what_to_use() -> None:
     with pytest.raises(ConfigError, match=r"use spark\.read\.format"):
         read_topics(object(), {"subscribe": "t"})  # type: ignore[arg-type]
