@@ -433,9 +433,9 @@ def rates(found: dict[str, Document]) -> list[str]:
     if "instructions" in found:
         lines += [
             *heading(found, "instructions", "Instructions a record or request, counted by valgrind"),
-            "Before: of 2026-11-22, when a node was alone and had neither mirrors nor console. What a fetch of one record has more is the sleep of",
-            "partitions that have nothing new, by which thousands of them cost it nothing; what a produce of 900 kB has more, the room reserved",
-            "ahead of it, which takes a third off the kernel's share of a write, that is not counted here.",
+            "Before: of 2026-11-22, when a node was alone and had neither mirrors nor console. What a fetch of one record has more is the",
+            "sleep of partitions that have nothing new, by which thousands of them cost it nothing; what a produce of 900 kB has more, the",
+            "room reserved ahead of it, which takes a third off the kernel's share of a write, that is not counted here.",
             "",
             "| what | before | now | |",
             "|---|---|---|---|",

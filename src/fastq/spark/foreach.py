@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from typing_extensions import Unpack
 
-CHUNK_ROWS = 4096
-"""How many rows are turned into columns at a time: enough to make the cost of a chunk vanish, few enough to stay in the cache."""
+CHUNK_ROWS = 512
+"""How many rows are turned into columns at a time: enough to make the cost of a chunk vanish, few enough to stay in the cache, and to be
+gone before the next collection of garbage looks at them."""
 
 Of: TypeAlias = "str | Callable[[Any], Any]"
 """Where a part of the record comes from: a column, by its name, or a function of the row."""
