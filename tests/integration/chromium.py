@@ -178,7 +178,8 @@ class Chromium:
             const box = found.getClientRects()[0]; // the first line of what is wrapped: the middle of the whole may be beside it
             if (!box?.width) return null;
             window.untouched = true;
-            addEventListener("mousedown", () => {{ window.untouched = false; }}, {{capture: true, once: true}});
+            // One beside it does not count: the page may have moved under the pointer.
+            addEventListener("mousedown", (event) => {{ if (found.contains(event.target)) window.untouched = false; }}, {{capture: true}});
             return [box.x + box.width / 2, box.y + box.height / 2];
         }})()"""
         end = time.monotonic() + WAIT_S
@@ -203,6 +204,7 @@ class Chromium:
     def choose(self, selector: str, value: str) -> None:
         """Choose of a list."""
         field = f"document.querySelector({json.dumps(selector)})"
+        self.until(field)
         self.run(
             f"{field}.value = {json.dumps(value)}; {field}.dispatchEvent(new Event('change', {{bubbles: true}})); true"
         )
