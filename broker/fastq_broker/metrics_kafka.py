@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import sys
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -106,6 +105,8 @@ def _process(out: Exposition, broker: Broker) -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         out.family("process_resident_memory_bytes", "gauge", "Resident memory.", pages * os.sysconf("SC_PAGE_SIZE"))
         out.family("process_open_fds", "gauge", "Open files.", len(os.listdir("/proc/self/fd")))
+        import resource  # Windows has none, and no /proc either
+
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if limit != resource.RLIM_INFINITY:
             out.family("process_max_fds", "gauge", "How many files may be open.", limit)

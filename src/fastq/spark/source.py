@@ -61,13 +61,18 @@ class RangePartition(InputPartition):
         self.wanted = wanted
 
 
+def column(name: str) -> StructField:
+    """The source's column of this name. Raises ConfigError where it has none."""
+    for field in SCHEMA_WITH_HEADERS.fields:
+        if field.name == name:
+            return field
+    raise ConfigError(f"the source has no column {name!r}; there are {', '.join(SCHEMA_WITH_HEADERS.fieldNames())}")
+
+
 def columns_of(schema: StructType) -> list[str]:
     """The names of a schema's columns. Raises ConfigError for one that is not the source's, or of another type."""
-    known = {field.name: field.dataType for field in SCHEMA_WITH_HEADERS.fields}
     for field in schema.fields:
-        wanted = known.get(field.name)
-        if wanted is None:
-            raise ConfigError(f"the source has no column {field.name!r}; there are {', '.join(known)}")
+        wanted = column(field.name).dataType
         if field.dataType != wanted:
             raise ConfigError(
                 f"the column {field.name} is {wanted.simpleString()}, the schema says {field.dataType.simpleString()}: "
@@ -81,14 +86,12 @@ def schema_of(options: SourceOptions, columns: Sequence[str] | None = None) -> S
     are not the source's, that come twice, and for none."""
     if columns is None:
         return SCHEMA_WITH_HEADERS if options.include_headers else SCHEMA
-    known = {field.name: field for field in SCHEMA_WITH_HEADERS.fields}
     names = [columns] if isinstance(columns, str) else list(columns)
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"the source has no column {name!r}; there are {', '.join(known)}")
+    fields = [column(name) for name in names]
     if not names or len(set(names)) < len(names):
-        raise ConfigError(f"columns: name one or more of {', '.join(known)}, each once; got {names}")
-    return StructType([known[name] for name in names])
+        known = ", ".join(SCHEMA_WITH_HEADERS.fieldNames())
+        raise ConfigError(f"columns: name one or more of {known}, each once; got {names}")
+    return StructType(fields)
 
 
 def planned(options: SourceOptions) -> list[OffsetRange]:

@@ -401,16 +401,21 @@ def test_topics_of_a_broker_without_pages(broker: FakeBroker, admin: Admin) -> N
     assert first.leader is not None and first.elr is None and first.last_known_elr is None
 
 
-def test_without_a_leader_the_command_says_what_the_nodes_know(
-    broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fastq.cli import main
+def hears_no_leader(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastq.cli import quorum as command
 
     monkeypatch.setattr(command, "LEADER_S", 0.3)
     answer = quorum(partition_error=6)
     answer.topics[0].partitions[0].error_message = "node 1 hears no leader of the metadata quorum: it is in epoch 4"
     broker.handlers[ApiKey.DESCRIBE_QUORUM] = lambda *_: answer
+
+
+def test_without_a_leader_the_command_says_what_the_nodes_know(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastq.cli import main
+
+    hears_no_leader(broker, monkeypatch)
     assert main(["quorum", "status", "--bootstrap", broker.address]) == 1
     said = capsys.readouterr().err
     assert "no leader of the metadata quorum answers; node 1 hears no leader of" in said and said.count("\n") == 1
@@ -429,12 +434,8 @@ def test_without_a_leader_the_clusters_commands_say_so(
 ) -> None:
     """Nodes that have died since count as running in what the others know, and describing it took a minute."""
     from fastq.cli import main
-    from fastq.cli import quorum as command
 
-    monkeypatch.setattr(command, "LEADER_S", 0.3)
-    answer = quorum(partition_error=6)
-    answer.topics[0].partitions[0].error_message = "node 1 hears no leader of the metadata quorum: it is in epoch 4"
-    broker.handlers[ApiKey.DESCRIBE_QUORUM] = lambda *_: answer
+    hears_no_leader(broker, monkeypatch)
     tells_of_itself(broker)
     assert main(["cluster", "nodes", "--json", "--bootstrap", broker.address]) == 1
     told = capsys.readouterr()
