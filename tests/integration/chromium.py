@@ -178,8 +178,7 @@ class Chromium:
             const box = found.getClientRects()[0]; // the first line of what is wrapped: the middle of the whole may be beside it
             if (!box?.width) return null;
             window.untouched = true;
-            // One beside it does not count: the page may have moved under the pointer.
-            addEventListener("mousedown", (event) => {{ if (found.contains(event.target)) window.untouched = false; }}, {{capture: true}});
+            addEventListener("mousedown", () => {{ window.untouched = false; }}, {{capture: true, once: true}});
             return [box.x + box.width / 2, box.y + box.height / 2];
         }})()"""
         end = time.monotonic() + WAIT_S
