@@ -1,7 +1,8 @@
 """Debian's Chromium without a window, driven over a pipe: the DevTools protocol, JSON between zero bytes, and no package of its own.
 
 Rules: one thread. What a page does is waited for by a condition in the page, never by a time. `troubles` has what pages complained of:
-exceptions of scripts, what the content security policy refused, and what could not be loaded. Keys and clicks are real input.
+exceptions of scripts, what the content security policy refused, and what could not be loaded. Keys and clicks are real input: what is
+clicked is loaded, stands still and is what lies under the pointer, as for somebody who sees it.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ class Chromium:
         os.close(to_it)
         os.close(from_it)
         self._read, self._number, self._session = b"", 0, ""
-        self._loads = 0
+        self._loaded = ""
         self.troubles: list[str] = []
         target = next(one for one in self.ask("Target.getTargets")["targetInfos"] if one["type"] == "page")
         self._session = self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
+        self.ask("Page.setLifecycleEventsEnabled", enabled=True)
 
     def __enter__(self) -> Chromium:
         return self
@@ -113,8 +115,8 @@ class Chromium:
         return message
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
-        if method == "Page.loadEventFired":
-            self._loads += 1
+        if method == "Page.lifecycleEvent" and params["name"] == "load":
+            self._loaded = params["loaderId"]
         elif method == "Runtime.exceptionThrown":
             self.troubles.append(str(params["exceptionDetails"].get("exception", params["exceptionDetails"])))
         elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
@@ -125,12 +127,11 @@ class Chromium:
     # -- pages
 
     def go(self, url: str) -> None:
-        """Open a page and wait until it is loaded."""
-        loads = self._loads
+        """Open a page and wait until it is loaded: this one, for the page of before may become so while it is left."""
         found = self.ask("Page.navigate", url=url)
         if found.get("errorText"):
             raise PageError(f"{url}: {found['errorText']}")
-        while self._loads == loads:
+        while self._loaded != found["loaderId"]:
             self._next()
 
     def run(self, script: str) -> Any:
@@ -171,15 +172,21 @@ class Chromium:
 
     def click(self, selector: str) -> None:
         """Click into the middle of an element: again where a page that was not yet painted swallowed it, and never twice."""
-        place = f"""(() => {{
-            const found = document.querySelector({json.dumps(selector)});
-            if (!found) return null;
-            found.scrollIntoView({{block: "center", behavior: "instant"}});
-            const box = found.getClientRects()[0]; // the first line of what is wrapped: the middle of the whole may be beside it
-            if (!box?.width) return null;
+        place = f"""(async () => {{
+            const find = () => document.querySelector({json.dumps(selector)});
+            // The first line of what is wrapped: the middle of the whole may be beside it.
+            const box = () => {{ const box = find()?.getClientRects()[0]; return box?.width ? box : null; }};
+            if (document.readyState != "complete" || !box()) return null;
+            find().scrollIntoView({{block: "center", behavior: "instant"}});
+            const before = box();
+            await new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted)));
+            const now = box();
+            if (JSON.stringify(before) != JSON.stringify(now)) return null;
+            const [x, y] = [now.x + now.width / 2, now.y + now.height / 2];
+            if (!find().contains(document.elementFromPoint(x, y))) return null;
             window.untouched = true;
             addEventListener("mousedown", () => {{ window.untouched = false; }}, {{capture: true, once: true}});
-            return [box.x + box.width / 2, box.y + box.height / 2];
+            return [x, y];
         }})()"""
         end = time.monotonic() + WAIT_S
         while True:
