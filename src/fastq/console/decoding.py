@@ -124,7 +124,9 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "DESCRIPTOR"):
         from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped, unused-ignore]
 
-        return MessageToDict(value, preserving_proto_field_name=True)
+        # In the writer's own pool of types: of those is what an Any holds.
+        pool = value.DESCRIPTOR.file.pool
+        return MessageToDict(value, preserving_proto_field_name=True, descriptor_pool=pool)
     document = json.loads(json.dumps(value, default=_other, ensure_ascii=False))
     if _is_deep(document):
         raise ValueError(f"the value is more than {DEPTH_MAX} levels deep")
@@ -246,7 +248,7 @@ class Decoder:
         self.topic = topic
         self._view = view
         self._masks = masks
-        self._registry = registry if view == "auto" or masks else None
+        self._registry = registry if view == "auto" or any(mask.part != "header" for mask in masks) else None
 
     @property
     def is_raw(self) -> bool:
@@ -269,11 +271,12 @@ class Decoder:
 
     async def _field(self, part: str, data: bytes | None) -> Field:
         masks = [mask for mask in self._masks if mask.part == part]
+        view = "auto" if masks else self._view
         field = None
-        if self._registry is not None and data is not None:
+        if self._registry is not None and data is not None and view == "auto":
             field = await self._registry.decode(self.topic, data)
         if field is None:
-            field = decode(data, "auto" if masks else self._view)
+            field = decode(data, view)
         return _masked(field, masks)
 
     def _header(self, name: str, data: bytes | None) -> Field:
