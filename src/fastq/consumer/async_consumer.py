@@ -258,6 +258,8 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
                 found = look()
                 if found is not None:
                     return found
+                if self._fetcher.made_room:
+                    continue
             if not quiet:
                 self._raise_if_woken()
                 self._raise_hopeless()

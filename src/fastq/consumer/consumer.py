@@ -338,6 +338,8 @@ class Consumer(ConsumerCalls, Generic[K, V]):
             if at_once and has_read:
                 at_once = False
                 continue
+            if self._fetcher.made_room:
+                continue
             if not quiet:
                 self._raise_if_woken()
                 self._raise_hopeless()

@@ -66,7 +66,8 @@ SESSION_ERRORS = frozenset(
 class Fetcher(AssignedPartitions):
     """Fetches all assigned partitions of one consumer.
 
-    Invariants: `reserved_bytes` is what the fetches on their way may bring. Thread rule: under the driver's lock.
+    Invariants: `reserved_bytes` is what the fetches on their way may bring; `made_room` says that something was let go of since `requests`
+    last looked, so that a fetch may go out that had no room then. Thread rule: under the driver's lock.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Fetcher(AssignedPartitions):
     ) -> None:
         super().__init__(config, metadata, wall_clock_ms, rng or random.Random())
         self.reserved_bytes = 0
+        self.made_room = False
         self.until: Mapping[TopicPartition, int] | None = (
             None  # fetch nothing at or above these offsets, nor other partitions
         )
@@ -117,11 +119,13 @@ class Fetcher(AssignedPartitions):
             return False
         before = len(state.chunks)
         if state.chunks[0].broken:
+            self.made_room = True
             self.buffered_bytes -= state.move(state.chunks[0].position, state.chunks[0].position_epoch)
         while state.chunks and state.chunks[0].position >= state.chunks[0].end_position:
             chunk = state.chunks.popleft()
             state.buffered_bytes -= chunk.size_bytes
             self.buffered_bytes -= chunk.size_bytes
+            self.made_room = True
         return len(state.chunks) < before
 
     def next_wakeup(self, now: float) -> float | None:
@@ -138,6 +142,7 @@ class Fetcher(AssignedPartitions):
 
     def requests(self, now: float, can_send: Callable[[int], bool]) -> list[Outgoing]:
         """Requests to send now. `can_send(node_id)` says whether that broker is ready for one."""
+        self.made_room = False
         if self.metadata.generation != self._generation:
             self._generation = self.metadata.generation
             self._check_leaders(now)
