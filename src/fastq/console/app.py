@@ -18,14 +18,14 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fastq.console import shown
@@ -334,7 +334,7 @@ async def _answer(visit: Visit, handler: Handler, role: Role, method: str) -> Re
             logger.exception("%s %s", method, request.url.path)
         if method == "POST":
             visit.audit(request.url.path.rpartition("/")[2], text, path=request.url.path)
-        return error_page(console, request, status, text, visit)
+        return error_page(console, request, status, text, visit, error)
     if method == "POST" and not visit.audited:
         visit.audit(request.url.path.rpartition("/")[2], path=request.url.path)
     return response
@@ -369,11 +369,36 @@ def _from_arguments(error: Exception) -> bool:
     return trace is not None and "fastq.admin" in trace.tb_frame.f_globals.get("__name__", "")
 
 
-def error_page(console: Console, request: Request, status: int, text: str, visit: Visit | None = None) -> Response:
-    """A sentence; to a program that wants no page, as plain text."""
+def error_page(
+    console: Console,
+    request: Request,
+    status: int,
+    text: str,
+    visit: Visit | None = None,
+    error: Exception | None = None,
+) -> Response:
+    """A sentence, and where a form was refused the page to begin anew from; to a program that wants no page, as plain text."""
     if "text/html" not in request.headers.get("accept", ""):
         return PlainTextResponse(text, status)
-    return HTMLResponse(console.render("error.html", visit=visit, Role=Role, status=status, text=text), status)
+    changed = isinstance(error, Changed)
+    again = (error.again if isinstance(error, Changed) else "") or _page_before(request)
+    page = console.render("error.html", visit=visit, Role=Role, status=status, text=text, changed=changed, again=again)
+    return HTMLResponse(page, status)
+
+
+def _page_before(request: Request) -> str:
+    """The page of this console that a form was on, as browsers tell it; empty for what shows nothing when it is opened by itself."""
+    if request.method != "POST":
+        return ""
+    try:
+        before = urlsplit(request.headers.get("referer", ""))
+    except ValueError:
+        return ""
+    asked = {**request.scope, "method": "GET", "path": unquote(before.path)}
+    is_page = any(route.matches(asked)[0] is Match.FULL for route in request.app.routes)
+    if before.netloc != request.headers.get("host") or not before.path.startswith("/c/") or not is_page:
+        return ""
+    return f"{before.path}?{before.query}" if before.query else before.path
 
 
 def set_cookie(console: Console, response: Response, cookie: str, origin: str = "") -> None:

@@ -23,13 +23,15 @@ Settings = dict[str, "str | None"]
 
 
 class Changed(Exception):
-    """What a form would change is not what its page has shown."""
+    """What a form would change is not what its page has shown. `again` is the page that shows it now, where the form's own, a plan, cannot;
+    empty elsewhere."""
 
-    def __init__(self, what: str, then: object, now: object) -> None:
+    def __init__(self, what: str, then: object, now: object, again: str = "") -> None:
         super().__init__(
             f"Nothing was done: {what} is {_shown(now)} now, and was {_shown(then)} when this form was made. "
             "Open the page again, to see what was changed meanwhile."
         )
+        self.again = again
 
 
 def _shown(value: object) -> str:
@@ -37,10 +39,10 @@ def _shown(value: object) -> str:
     return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
 
 
-def check_same(what: str, then: object, now: object) -> None:
+def check_same(what: str, then: object, now: object, again: str = "") -> None:
     """Raises Changed where the two are not the same; None: it is not there."""
     if then != now:
-        raise Changed(what, then, now)
+        raise Changed(what, then, now, again)
 
 
 async def check_topic(visit: Visit, name: str) -> None:
@@ -48,7 +50,7 @@ async def check_topic(visit: Visit, name: str) -> None:
     then = visit.text("topic_id", 40)
     if then:
         described = (await visit.cluster.run(topic_at_a_glance(name)))[name].result()
-        check_same(f"the id of the topic {name}", then, described.topic_id.hex())
+        check_same(f"the topic {name} was deleted and made again: its id", then, described.topic_id.hex())
 
 
 def set_here(entries: Iterable[ConfigEntry], source: ConfigSource) -> Settings:

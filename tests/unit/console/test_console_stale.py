@@ -73,6 +73,30 @@ def test_a_setting_that_was_changed_meanwhile_stays(browser: Browser, topic: str
         assert answer.status_code == 400 and "seen is what the page has shown" in answer.text, wrong
 
 
+def test_who_is_second_is_led_to_the_page_and_to_no_other_place(browser: Browser, topic: str) -> None:
+    page, here = f"/c/test/topics/{topic}", str(browser.base_url).rstrip("/")
+    stale = {**forms(browser.get(f"{page}/settings"))[f"{page}/set-config"], "seen": '{"topic":{"retention.ms":"1"}}'}
+    settings, groups = f"{page}/settings", "/c/test/groups?q=a%20%22b"
+    for referer, link in (
+        (here + settings, settings),
+        (here + groups, groups),
+        (f"{here}/c/test/group/plan", ""),  # which is no page without its form
+        (f"{here}//elsewhere.example/c/test/groups", ""),
+        ("http://elsewhere.example/c/test/groups", ""),
+        ("http://[", ""),
+        ("javascript:alert(1)", ""),
+        ("", ""),
+    ):
+        answer = browser.post(
+            f"{page}/set-config",
+            data={**stale, "key": "retention.ms", "value": "2"},
+            headers={"origin": here, "referer": referer},
+        )
+        assert answer.status_code == 409 and "Changed meanwhile" in answer.text
+        found = re.search(r'<a class="button" href="([^"]*)">Open the page again', answer.text)
+        assert (html.unescape(found[1]) if found else "") == link, referer
+
+
 def test_a_nodes_setting_that_was_changed_meanwhile_stays(browser: Browser, shared_broker: Broker) -> None:
     page, action, key = "/c/test/nodes/1", "/c/test/nodes/1/set-config", "compression.gzip.level"
     with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
@@ -110,7 +134,9 @@ def test_a_topic_that_was_made_anew_is_another_one(
         admin.create_topic(topic, 1)
         producer.send(topic, b"kept").result()
         answer = send(browser, f"{page}/{what}", stale, **typed)
-        assert answer.status_code == 409 and f"the id of the topic {topic} is" in answer.text, answer.text
+        assert (
+            answer.status_code == 409 and f"the topic {topic} was deleted and made again: its id is" in answer.text
+        ), answer.text
         assert len(admin.describe_topic(topic).partitions) == 1
     with Consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
         assert [record.value for record in consumer.read_to_end()] == [b"kept"]

@@ -138,7 +138,8 @@ async def check_committed(visit: Visit, group_id: str, before: Mapping[TopicPart
     committed = await visit.cluster.admin.list_group_offsets(group_id, list(before)) if before else {}
     for tp, then in before.items():
         found = committed[tp].result() if tp in committed else None
-        check_same(f"what {group_id} has committed of {tp}", then, None if found is None else found.offset)
+        now = None if found is None else found.offset
+        check_same(f"what {group_id} has committed of {tp}", then, now, visit.group_url(group_id))
 
 
 async def delete(visit: Visit) -> Response:

@@ -198,10 +198,11 @@ async def reassign(visit: Visit) -> Response:
         for part in topic.value.partitions
     }
     moving = await visit.cluster.admin.list_partition_reassignments()
+    again = visit.url("partitions")
     for tp in moves:
-        check_same(f"the move of {tp}", None, _line(moving[tp].target) if tp in moving else None)
+        check_same(f"the move of {tp}", None, _line(moving[tp].target) if tp in moving else None, again)
     for tp, then in planned.items():
-        check_same(f"the list of replicas of {tp}", _line(then), _line(before[tp]) if tp in before else None)
+        check_same(f"the list of replicas of {tp}", _line(then), _line(before[tp]) if tp in before else None, again)
     throttled = await _throttle(visit, moves, before, mib << 20) if mib else []
     failed = next((outcome for _, outcome in throttled if isinstance(outcome, FastqError)), None)
     if failed is not None:
