@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from fastq.errors import KafkaStorageError
+
 logger = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S: Final = 60.0
@@ -32,9 +34,14 @@ class FailureReports:
         ] = {}  # when it was last heard of, and how often it was left out since
 
     def report(self, place: str, error: BaseException) -> None:
-        """Say that `place` has raised, with its traceback, unless it has been said within the interval."""
+        """Say that `place` has raised, with its traceback, unless it has been said within the interval. What a disk does is no mistake of
+        the code's: a KafkaStorageError is told as it is."""
         more = self._more(place)
-        if more is not None:
+        if more is None:
+            return
+        if isinstance(error, KafkaStorageError):
+            logger.error("%s failed%s; the others go on: %s", place, more, error)
+        else:
             logger.error("%s failed%s; the others go on", place, more, exc_info=error)
 
     def say(self, log: Callable[..., None], place: str, message: str, *args: object) -> None:

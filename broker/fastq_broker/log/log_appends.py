@@ -238,14 +238,8 @@ class LogAppends(LogSegments):
         return active
 
     def _append_replicated(self, active: Segment, data: memoryview, headers: list[BatchHeader], now_ms: int) -> None:
-        """Append batches to the active segment, which has room for them."""
-        for header in headers:
-            if header.partition_leader_epoch > self.leader_epoch:
-                try:
-                    self.epochs.assign(header.partition_leader_epoch, header.base_offset)
-                except OSError as error:
-                    raise self.dir.fail("writing leader epochs", self.epochs.path, error) from error
-                self.leader_epoch = header.partition_leader_epoch
+        """Append batches to the active segment, which has room for them. Their leader epochs count once they are written: one that had none
+        of its epoch's records would have this log pass for more up to date than it is (a vote goes by its last epoch)."""
         start = active.log.size
         try:
             if len(data) >= RESERVE_FROM_BYTES:
@@ -253,6 +247,13 @@ class LogAppends(LogSegments):
             active.append_run(data, headers)
         except OSError as error:
             raise self._append_failed(active, start, error) from error
+        for header in headers:
+            if header.partition_leader_epoch > self.leader_epoch:
+                try:
+                    self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+                except OSError as error:
+                    raise self.dir.fail("writing leader epochs", self.epochs.path, error) from error
+                self.leader_epoch = header.partition_leader_epoch
         active.begin_write_back(self.dir.flusher)
         at, end = 0, self.log_end_offset
         for header in headers:

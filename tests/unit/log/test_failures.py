@@ -10,6 +10,8 @@ from fastq_broker.log import FailureReports, LogConfig, PartitionLog
 from fastq_broker.log.failures import REPORT_INTERVAL_S
 from log_support import TOPIC_ID, StandingClock, one_batch, open_manager
 
+from fastq.errors import KafkaStorageError
+
 
 def test_a_place_is_heard_of_at_once_and_then_at_a_bounded_rate(caplog: pytest.LogCaptureFixture) -> None:
     now = [5.0]
@@ -33,6 +35,16 @@ def test_a_place_is_heard_of_at_once_and_then_at_a_bounded_rate(caplog: pytest.L
     (record,) = (record for record in caplog.records if record.name == FailureReports.__module__)
     assert record.getMessage() == "syncing a-0 failed (9 times more since it was last said); the others go on"
     assert record.exc_info is not None and repr(record.exc_info[1]) == "ValueError('broken')"
+
+
+def test_what_a_disk_does_is_told_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    def work() -> None:
+        raise KafkaStorageError("deleting a log failed", log_dir="/d", errno="EIO")
+
+    FailureReports(lambda: 0.0).attempt("deleting /d/a-0", work)
+    (record,) = (record for record in caplog.records if record.name == FailureReports.__module__)
+    assert record.getMessage().startswith("deleting /d/a-0 failed; the others go on: deleting a log failed")
+    assert record.exc_info is None
 
 
 def test_a_thousand_places_are_remembered_at_most() -> None:

@@ -175,6 +175,27 @@ def test_a_change_of_several_batches_of_which_a_later_one_has_no_room_is_not_the
         assert log.end == 9
 
 
+@pytest.mark.parametrize("partial", [0, 30])
+def test_an_epoch_whose_records_find_no_room_is_not_the_logs(tmp_path: Path, partial: int) -> None:
+    """Who has nothing of an epoch and says that it has is elected by those who have more: what was committed is lost."""
+    files = FaultyFiles()
+    with opened(tmp_path / "a") as leader, opened(tmp_path / "b", files) as log:
+        leader.append_leader_change(1, 2, VOTERS, [ME], None)
+        log.append(leader.read(0, 1 << 20), 1)
+        leader.append_records([VALUE], 1)
+        leader.append_leader_change(2, 2, VOTERS, [ME], None)
+        missing = leader.read(1, 1 << 20)
+        files.plan(Fault("write", errno.ENOSPC, partial=partial))
+        with pytest.raises(KafkaStorageError):
+            log.append(missing, 2)
+        assert (log.end, log.last_epoch, log.end_of_epoch(2)) == (1, 1, EpochEnd(1, 1))
+        files.heal()
+        log.append(missing, 2)
+        assert (log.end, log.last_epoch, log.end_of_epoch(1)) == (3, 2, EpochEnd(1, 2))
+    with opened(tmp_path / "b") as log:
+        assert (log.end, log.last_epoch) == (3, 2)
+
+
 def test_a_snapshot_takes_the_place_of_the_log(tmp_path: Path) -> None:
     with opened(tmp_path / "a"), opened(tmp_path / "b"):
         pass
