@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from fastq import Admin, AsyncConsumer, Consumer, Producer, TopicPartition
-from fastq.errors import ClientClosed
+from fastq.errors import ClientClosed, RequestTimedOut
 from fastq.spark import read
 from fastq.spark.offsets import DataLoss
 from fastq.spark.options import SourceOptions
 from fastq.spark.planning import OffsetRange
+from fastq.spark.source import planned
 
 COLUMNS = ["value", "offset"]
 
@@ -164,6 +165,83 @@ def test_a_topic_that_was_made_anew_is_read_anew(servers: str, tp: TopicPartitio
         admin.create_topic(tp.topic, 1)
     fill(servers, tp, 5)
     assert values(wanted, OffsetRange(tp, 0, 5)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("count", [0, 5, 10, 20])
+def test_a_topic_made_anew_is_not_the_one_that_was_planned(
+    servers: str,
+    tp: TopicPartition,
+    cache: read.ConsumerCache,
+    warm: bool,
+    count: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(servers, tp, 10)
+    strict, mild = options(servers, tp), options(servers, tp, failOnDataLoss="false")
+    (part,) = planned(strict)
+    if warm:
+        assert len(values(strict, part)) == 10
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.delete_topic(tp.topic)
+        admin.create_topic(tp.topic, 1)
+    if count:
+        fill(servers, tp, count)
+    with pytest.raises(DataLoss, match=r"-0 \[0, 10\) cannot be read: the topic was deleted and made anew"):
+        values(strict, part)
+    assert values(mild, part) == []
+    assert "made anew since its end was asked for" in caplog.text
+
+
+def test_a_topic_made_anew_in_the_middle_of_a_read(servers: str, tp: TopicPartition, cache: read.ConsumerCache) -> None:
+    fill(servers, tp, 10_000)
+    small = {"kafka__prefetch__bytes__max": 20_000, "kafka__max__partition__fetch__bytes": 10_000}
+    for loss in ("true", "false"):
+        wanted = options(servers, tp, failOnDataLoss=loss, **small)
+        (part,) = planned(wanted)
+        batches = read.read_range(wanted, COLUMNS, part)
+        found = next(batches).column("offset").to_pylist()
+        with Admin(bootstrap_servers=servers) as admin:
+            admin.delete_topic(tp.topic)
+            admin.create_topic(tp.topic, 1)
+        fill(servers, tp, 10_000)
+        if loss == "true":
+            with pytest.raises(DataLoss, match="made anew"):
+                list(batches)
+        else:
+            found += [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+            assert found == list(range(len(found)))
+            assert len(found) < 10_000, "what had come, and nothing of the new topic"
+
+
+def test_a_log_that_ends_before_its_range(servers: str, tp: TopicPartition, cache: read.ConsumerCache) -> None:
+    fill(servers, tp, 10)
+    short = {"kafkaConsumer__pollTimeoutMs": 100}
+    with pytest.raises(DataLoss, match=r"-0 \[0, 20\) is not all in the log, which ends at 10"):
+        values(options(servers, tp, **short), OffsetRange(tp, 0, 20))
+    mild = options(servers, tp, failOnDataLoss="false", **short)
+    assert values(mild, OffsetRange(tp, 0, 20)) == [b"%d" % n for n in range(10)]
+    assert values(mild, OffsetRange(tp, 10, 20)) == []
+
+
+def test_what_an_open_transaction_holds_back_is_not_lost(
+    servers: str, tp: TopicPartition, cache: read.ConsumerCache
+) -> None:
+    with Producer(bootstrap_servers=servers, transactional_id=f"{tp.topic}-id") as producer:
+        producer.begin_transaction()
+        producer.send(tp.topic, value=b"undecided", partition=0)
+        producer.flush()
+        mild = options(
+            servers,
+            tp,
+            failOnDataLoss="false",
+            kafkaConsumer__pollTimeoutMs=100,
+            kafka__isolation__level="read_committed",
+        )
+        with pytest.raises(RequestTimedOut, match="nothing of"):
+            values(mild, OffsetRange(tp, 0, 1))
+        producer.commit_transaction()
+        assert values(mild, OffsetRange(tp, 0, 1)) == [b"undecided"]
 
 
 def test_a_consumer_that_failed_is_not_kept(servers: str, tp: TopicPartition, cache: read.ConsumerCache) -> None:

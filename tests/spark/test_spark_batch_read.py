@@ -264,6 +264,23 @@ def test_a_topic_that_goes_between_plan_and_read(load: Load, bootstrap_servers: 
     assert mild.count() == 0
 
 
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_that_is_made_anew_between_plan_and_read(
+    load: Load, bootstrap_servers: str, topic: str, fail: bool
+) -> None:
+    produce(bootstrap_servers, topic, [b"before"] * 3)
+    frame = load(subscribe=topic, failOnDataLoss=str(fail).lower())
+    assert frame.count() == 3
+    with Admin(bootstrap_servers=bootstrap_servers) as admin:
+        admin.delete_topic(topic)
+        admin.create_topic(topic, 2)
+    produce(bootstrap_servers, topic, [b"after"] * 5)
+    if fail:
+        assert "the topic was deleted and made anew" in refusal(frame.count)
+    else:
+        assert frame.count() == 0, "nothing of what was planned is there, and what is there was not"
+
+
 def test_an_end_that_never_comes_fails_the_task(spark: SparkSession, tmp_path: Any) -> None:
     from fastq.testing import Broker
 
@@ -341,9 +358,16 @@ def test_columns_that_are_not_the_sources(
     assert words in refusal(lambda: read_topics(spark, options, columns=columns))
 
 
-def test_options_that_are_no_mapping(spark: SparkSession) -> None:
+@pytest.mark.parametrize("options", ["logs", {1: "logs"}])
+def test_options_that_are_no_mapping_of_names(spark: SparkSession, options: Any) -> None:
     with pytest.raises(TypeError, match="options are a mapping"):
-        read_topics(spark, "logs")  # type: ignore[arg-type]
+        read_topics(spark, options)
+
+
+def test_an_option_that_is_none_is_left_out(spark: SparkSession, bootstrap_servers: str, topic: str) -> None:
+    options: dict[str, Any] = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, "minPartitions": None}
+    assert spark.read.format("fastq").options(**options).load().count() == 0
+    assert read_topics(spark, options).count() == 0
 
 
 def test_a_session_without_a_jvm_of_its_own_is_told_what_to_use() -> None:

@@ -51,7 +51,7 @@ def read_topics(spark: SparkSession, options: Mapping[str, str], *, columns: Seq
     What is read is fixed by this call: topics, partitions and offsets are looked up now, and each action reads them again. A
     topic without records is a frame without rows.
     Raises ConfigError for options and columns that cannot be, DataLoss for offsets that are gone, and what the brokers
-    refuse; a session of Spark Connect, which has no RDDs, is a ConfigError too. TypeError where options are no mapping.
+    refuse; a session of Spark Connect, which has no RDDs, is a ConfigError too. TypeError where options are no mapping of names.
     """
     from pyspark.sql import DataFrame
 
@@ -63,9 +63,11 @@ def read_topics(spark: SparkSession, options: Mapping[str, str], *, columns: Seq
             f"read_topics needs a session with a JVM of its own, not a {type(spark).__module__}.{type(spark).__name__}: "
             'use spark.read.format("fastq") here'
         )
-    if not isinstance(options, Mapping):
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise TypeError(f'options are a mapping, such as {{"subscribe": "logs"}}, got {options!r}')
-    parsed = SourceOptions.parse({name: str(value) for name, value in options.items()}, streaming=False)
+    # None is no option, as it is none for Spark's readers.
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    parsed = SourceOptions.parse(given, streaming=False)
     schema = schema_of(parsed, columns)
     ranges = planned(parsed)
     numbers = spark.range(0, len(ranges), 1, max(len(ranges), 1)).toDF("range")

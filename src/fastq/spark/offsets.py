@@ -205,11 +205,14 @@ class OffsetReader:
     """Which partitions a source reads, and where they begin and end.
 
     Invariants: at most one client is open, made when it is first needed and never used by another process than its own. Pickles
-    without it. Thread rule: one thread at a time.
+    without it. `topic_ids` and `epochs` are what the last answers told: a topic made anew has another id, and a log in which a later
+    leader has not all records has a later epoch. Thread rule: one thread at a time.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
+        self.topic_ids: dict[str, bytes] = {}
+        self.epochs: dict[TopicPartition, int] = {}
         self._admin: Admin | None = None
         self._pid = 0
 
@@ -273,7 +276,9 @@ class OffsetReader:
             if isinstance(outcome.error, UnknownTopicOrPartition):
                 gone.add(name)
             else:
-                found.update(TopicPartition(name, index) for index in range(len(outcome.result().partitions)))
+                topic = outcome.result()
+                self.topic_ids[name] = topic.topic_id
+                found.update(TopicPartition(name, index) for index in range(len(topic.partitions)))
         return found
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
@@ -302,7 +307,11 @@ class OffsetReader:
         if not times:
             return {}
         outcomes = self.admin.list_offsets(times, read_committed=self.options.read_committed)
-        return {tp: outcomes[tp].result().offset for tp in times}
+        found = {tp: outcomes[tp].result() for tp in times}
+        for tp, place in found.items():
+            # The first record's epoch may be older than that of the end, which the leader of now has told.
+            self.epochs[tp] = max(place.leader_epoch, self.epochs.get(tp, -1))
+        return {tp: place.offset for tp, place in found.items()}
 
     def resolve(self, limit: OffsetLimit, partitions: set[TopicPartition], *, starting: bool) -> Offsets:
         """The offsets that a limit means for `partitions`. Special offsets and times are looked up; others are not checked

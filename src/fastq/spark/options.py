@@ -72,13 +72,13 @@ def _boolean(value: str) -> bool:
     return word == "true"
 
 
-def _integer(low: int, what: str) -> Callable[[str], int]:
+def _integer(low: int, what: str, high: int | None = None) -> Callable[[str], int]:
     def parse(value: str) -> int:
         try:
             number = int(value.strip())
         except ValueError:
             raise ValueError(what) from None
-        if number < low:
+        if number < low or (high is not None and number > high):
             raise ValueError(what)
         return number
 
@@ -87,7 +87,9 @@ def _integer(low: int, what: str) -> Callable[[str], int]:
 
 _positive = _integer(1, "an integer of 1 or more")
 _natural = _integer(0, "an integer of 0 or more")
-_timestamp = _integer(0, "milliseconds since 1970, one integer")
+# A time or an offset is a number of 64 bits on the wire.
+NUMBER_MAX = 2**63 - 1
+_timestamp = _integer(0, "milliseconds since 1970, one integer", NUMBER_MAX)
 
 _UNITS_MS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -141,7 +143,7 @@ def _offsets(value: str) -> OffsetLimit:
 
 def _timestamps(value: str) -> OffsetLimit:
     timestamps = parse_offsets(value)
-    if any(timestamp < 0 for timestamp in timestamps.values()):
+    if not all(0 <= timestamp <= NUMBER_MAX for timestamp in timestamps.values()):
         raise ValueError("milliseconds since 1970 for each partition")
     return OffsetLimit.at_times(timestamps)
 

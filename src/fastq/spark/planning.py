@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastq.metadata import TopicPartition
+from fastq.metadata import ZERO_UUID, TopicPartition
 from fastq.spark.offsets import report_data_loss
 
 if TYPE_CHECKING:
     from fastq.spark.offsets import OffsetReader, Offsets
 
+NOTHING_KNOWN: Mapping[Any, Any] = MappingProxyType({})
+
 
 class OffsetRange(NamedTuple):
-    """The offsets of one task: `start` and up to, but not with, `end`."""
+    """The offsets of one task: `start` and up to, but not with, `end`; of the topic that had this id when it was planned, and of the log
+    as its leader of that epoch had it, where brokers tell them (else zero, and -1)."""
 
     tp: TopicPartition
     start: int
     end: int
+    topic_id: bytes = ZERO_UUID
+    epoch: int = -1
 
     @property
     def size(self) -> int:
@@ -40,13 +46,19 @@ def plan_ranges(
     *,
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
+    topic_ids: Mapping[str, bytes] = NOTHING_KNOWN,
+    epochs: Mapping[TopicPartition, int] = NOTHING_KNOWN,
 ) -> list[OffsetRange]:
     """The tasks for what lies between `starts` and `ends`, in the order of their partitions.
 
     max_records_per_partition: no task has more offsets. min_partitions: where these are fewer tasks, large ranges are split in
     proportion to their size, so that there are about so many: rounding makes them a few more or less.
     """
-    ranges = [OffsetRange(tp, starts[tp], ends[tp]) for tp in sorted(ends) if starts[tp] < ends[tp]]
+    ranges = [
+        OffsetRange(tp, starts[tp], ends[tp], topic_ids.get(tp.topic, ZERO_UUID), epochs.get(tp, -1))
+        for tp in sorted(ends)
+        if starts[tp] < ends[tp]
+    ]
     if max_records_per_partition is not None:
         ranges = [part for whole in ranges for part in split(whole, -(-whole.size // max_records_per_partition))]
     if min_partitions is None or len(ranges) >= min_partitions or not ranges:
@@ -74,10 +86,10 @@ def _part_count(size: int, total: int, wanted: int) -> int:
 def split(whole: OffsetRange, parts: int) -> Iterable[OffsetRange]:
     """A range in `parts` of sizes that differ by one at most, the larger ones last; fewer where there are not so many offsets."""
     start = whole.start
+    parts = min(parts, whole.size)
     for part in range(parts):
         end = start + (whole.end - start) // (parts - part)
-        if end > start:
-            yield OffsetRange(whole.tp, start, end)
+        yield whole._replace(start=start, end=end)
         start = end
 
 
@@ -113,6 +125,8 @@ def plan_batch(reader: OffsetReader) -> list[OffsetRange]:
         ends,
         min_partitions=options.min_partitions,
         max_records_per_partition=options.max_records_per_partition,
+        topic_ids=reader.topic_ids,
+        epochs=reader.epochs,
     )
 
 

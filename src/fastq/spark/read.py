@@ -5,8 +5,8 @@ Rules
 - A worker process keeps its consumers between tasks, one for each configuration that is in use; a task borrows one, and has it
   for itself. A process that was forked has none.
 - A range ends where it was planned to end, whatever lies before it: offsets without records are passed. What is not in the log
-  any more is `failOnDataLoss`'s to decide; a log that does not come to the range's end within
-  kafkaConsumer.pollTimeoutMs fails the task.
+  any more is `failOnDataLoss`'s to decide, and so is a topic that was made anew since, or a leader that has not all of the log; a log
+  that does not come to the range's end within kafkaConsumer.pollTimeoutMs fails the task.
 Source: Spark's KafkaDataConsumer.
 """
 
@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from fastq.errors import FastqError, OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
-from fastq.spark.offsets import report_data_loss
+from fastq.consumer.calls import Ends
+from fastq.errors import FastqError, OffsetOutOfRange, RequestTimedOut, UnknownTopicId, UnknownTopicOrPartition
+from fastq.metadata import ZERO_UUID
+from fastq.spark.offsets import LATEST, report_data_loss
 from fastq.spark.worker import settle
 
 if TYPE_CHECKING:
@@ -105,38 +107,67 @@ def read_range(options: SourceOptions, columns: list[str], wanted: OffsetRange) 
 
 def _batches(options: SourceOptions, consumer: Consumer, columns: list[str], wanted: OffsetRange) -> Iterator[Any]:
     timeout_s = options.poll_timeout_ms / 1000
-    until = {wanted.tp: wanted.end}
-    while consumer.position(wanted.tp, timeout_s) < wanted.end:
+    tp = wanted.tp
+    until = _ends(wanted, wanted.end, wanted.epoch)
+    while consumer.position(tp, timeout_s) < until[tp]:
         try:
             batch = consumer.poll_batch(timeout=timeout_s, until=until)
-        except OffsetOutOfRange:
-            if not _skip_to_what_is_there(options, consumer, wanted):
-                return
+        except OffsetOutOfRange as error:
+            until = _what_is_left(options, consumer, wanted, error)
             continue
-        except UnknownTopicOrPartition as error:
+        except (UnknownTopicOrPartition, UnknownTopicId) as error:
             report_data_loss(options.fail_on_data_loss, f"{wanted} cannot be read: {error}")
             return
         if len(batch):
             yield to_record_batch(batch, columns)
-        elif consumer.position(wanted.tp, timeout_s) < wanted.end:
-            raise _nothing_came(options, consumer, wanted)
+        elif consumer.position(tp, timeout_s) < until[tp]:
+            _check_end(options, consumer, wanted)
+            return
 
 
-def _skip_to_what_is_there(options: SourceOptions, consumer: Consumer, wanted: OffsetRange) -> bool:
-    """The log does not have the position: seek to what is left of the range; False when nothing is. Raises DataLoss when that
-    is not to be."""
-    position = consumer.position(wanted.tp)
-    first, end = consumer.beginning_offsets([wanted.tp])[wanted.tp], consumer.end_offsets([wanted.tp])[wanted.tp]
+def _ends(wanted: OffsetRange, end: int, epoch: int) -> Ends:
+    """Where to stop, in the topic and the log that the range was planned in, as far as they are known."""
+    tp = wanted.tp
+    topic_ids = {} if wanted.topic_id == ZERO_UUID else {tp.topic: wanted.topic_id}
+    return Ends({tp: end}, topic_ids, {} if epoch < 0 else {tp: epoch})
+
+
+def _what_is_left(options: SourceOptions, consumer: Consumer, wanted: OffsetRange, error: OffsetOutOfRange) -> Ends:
+    """The log does not have the position, or is not the one of before any more: go to what is left of the range, and tell its end.
+    Raises DataLoss when that is not to be."""
+    tp = wanted.tp
+    position = consumer.position(tp)
+    first, end = consumer.beginning_offsets([tp])[tp], consumer.end_offsets([tp])[tp]
+    what = (
+        f"{wanted} cannot be read: {error}"
+        if first <= position <= end
+        else f"offset {position} of {wanted} is not in the log, which goes from {first} to {end}"
+    )
+    report_data_loss(options.fail_on_data_loss, what, topic=tp.topic, partition=tp.partition)
+    consumer.seek(tp, max(position, first))
+    return _ends(wanted, min(wanted.end, end), -1)
+
+
+def _check_end(options: SourceOptions, consumer: Consumer, wanted: OffsetRange) -> None:
+    """Nothing came in time: the log may end before the range by now, which is a loss of data. Raises DataLoss when that is not to be,
+    and RequestTimedOut when the records may come yet."""
+    from fastq.admin import Admin
+
+    tp = wanted.tp
+    try:
+        with Admin(options.admin_config()) as admin:
+            # The log's own end: what an open transaction holds back is there.
+            end = admin.list_offsets({tp: LATEST})[tp].result().offset
+    except FastqError:
+        raise _nothing_came(options, consumer, wanted) from None
+    if consumer.position(tp) < end or wanted.end <= end:
+        raise _nothing_came(options, consumer, wanted)
     report_data_loss(
         options.fail_on_data_loss,
-        f"offset {position} of {wanted} is not in the log, which goes from {first} to {end}",
-        topic=wanted.tp.topic,
-        partition=wanted.tp.partition,
+        f"{wanted} is not all in the log, which ends at {end}",
+        topic=tp.topic,
+        partition=tp.partition,
     )
-    if not position < first < wanted.end:
-        return False
-    consumer.seek(wanted.tp, first)
-    return True
 
 
 def _nothing_came(options: SourceOptions, consumer: Consumer, wanted: OffsetRange) -> FastqError:

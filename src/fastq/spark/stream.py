@@ -193,6 +193,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end,
             min_partitions=self.options.min_partitions,
             max_records_per_partition=self.options.max_records_per_partition,
+            topic_ids=self._offsets.topic_ids,
+            epochs=self._offsets.epochs,
         )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -147,6 +147,8 @@ def test_an_unknown_option_names_the_nearest(name: str, near: str) -> None:
         ("startingOffsets", '{"logs":5}', "no offsets by partition"),
         ("startingOffsets", '{"logs":{"0":-3}}', "-1 for latest, -2 for earliest"),
         ("startingTimestamp", "yesterday", "milliseconds since 1970"),
+        ("startingTimestamp", str(2**63), "milliseconds since 1970"),
+        ("startingOffsetsByTimestamp", '{"t": {"0": 9223372036854775808}}', "milliseconds since 1970"),
         ("startingOffsetsByTimestamp", '{"logs":{"0":-1}}', "milliseconds since 1970"),
         ("startingOffsetsByTimestampStrategy", "guess", "error or latest"),
     ],

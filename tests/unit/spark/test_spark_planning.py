@@ -101,16 +101,32 @@ def test_parts_differ_by_one_at_most(size: int, parts: int) -> None:
     ],
 )
 def test_known_plans(found: list[int], wanted: int, expected: list[tuple[TopicPartition, int, int]]) -> None:
-    assert [tuple(part) for part in plan_ranges(*limits(found, 0), min_partitions=wanted)] == expected
+    assert [part[:3] for part in plan_ranges(*limits(found, 0), min_partitions=wanted)] == expected
 
 
 def test_most_records_first_then_the_least_number_of_tasks() -> None:
     begin, end = {A: 0, B: 10}, {A: 10, B: 16}
     ranges = plan_ranges(begin, end, max_records_per_partition=4)
-    assert [tuple(part) for part in ranges] == [(A, 0, 3), (A, 3, 6), (A, 6, 10), (B, 10, 13), (B, 13, 16)]
+    assert [part[:3] for part in ranges] == [(A, 0, 3), (A, 3, 6), (A, 6, 10), (B, 10, 13), (B, 13, 16)]
     assert len(plan_ranges(begin, end, max_records_per_partition=4, min_partitions=5)) == 5
     more = plan_ranges(begin, end, max_records_per_partition=4, min_partitions=10)
     assert 9 <= len(more) <= 11
+
+
+def test_far_more_tasks_than_offsets_are_wanted() -> None:
+    assert [part[:3] for part in plan_ranges({A: 3}, {A: 6}, min_partitions=10**15)] == [
+        (A, 3, 4),
+        (A, 4, 5),
+        (A, 5, 6),
+    ]
+
+
+def test_each_part_tells_of_which_log_it_is() -> None:
+    ranges = plan_ranges(
+        {A: 0, B: 0}, {A: 10, B: 2}, min_partitions=5, topic_ids={A.topic: bytes(range(16))}, epochs={A: 7}
+    )
+    assert {(part.topic_id, part.epoch) for part in ranges if part.tp == A} == {(bytes(range(16)), 7)}
+    assert {part.epoch for part in ranges if part.tp == B} == {-1}
 
 
 def test_nothing_to_read_is_no_task() -> None:
