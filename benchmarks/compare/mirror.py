@@ -5,7 +5,9 @@
 Rules
 - The same source, of 100-byte records, for all; a target of its own for each run; each side is a process of its own. What is timed is from
   the first record in the target to the last, as its end offsets tell: neither start nor group formation count. Beside them stands what the
-  source's fetch gives to who reads batches and does nothing with them.
+  source's fetch gives to who reads batches and does nothing with them, and what is left of a mirror with the same offsets when all is taken
+  away but the bytes: `bare copy`, three processes with two sockets between them, of which one sends the source's segments (sendfile), one
+  passes on 4 MiB at a time, and one takes their checksum and writes them.
 - Memory is touched before each side: a target writes what a virtual machine gives for the first time at a fifth of its pace.
 - A side that has not all within `--patience` seconds of its first record is given up: its rate is that of what it had by then, and `share`
   says how much of the whole that was.
@@ -100,6 +102,52 @@ while True:
             except BufferError:
                 producer.poll(0.01)
     producer.poll(0)
+"""
+
+BARE = """
+import os, socket, sys, time
+from fastq._native.crc32c import crc32c
+PIECE = 4 << 20
+folder, *segments = sys.argv[1:]
+
+def pair():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname())
+        return sender, server.accept()[0]
+
+def pieces():
+    for segment in segments:
+        left = os.path.getsize(segment)
+        while left:
+            yield segment, min(left, PIECE)
+            left -= min(left, PIECE)
+
+def take(receiver, view):
+    done = 0
+    while done < len(view):
+        done += receiver.recv_into(view[done:], 0, socket.MSG_WAITALL)
+
+(sender, hop_in), (hop_out, receiver) = pair(), pair()
+memory = memoryview(bytearray(PIECE))
+if not os.fork():
+    for segment in segments:
+        with open(segment, "rb") as file:
+            sender.sendfile(file)
+    os._exit(0)
+if not os.fork():
+    for _, size in pieces():
+        take(hop_in, memory[:size])
+        hop_out.sendall(memory[:size])
+    os._exit(0)
+begin, copies = time.perf_counter(), {}
+for segment, size in pieces():
+    if segment not in copies:
+        copies[segment] = open(os.path.join(folder, str(len(copies))), "wb", buffering=0)
+    take(receiver, memory[:size])
+    crc32c(memory[:size])
+    copies[segment].write(memory[:size])
+print(time.perf_counter() - begin)
+os.wait(), os.wait()
 """
 
 
@@ -203,6 +251,16 @@ def fetched(source: Broker, partitions: int) -> dict[str, float]:
     return {"mb_per_s": records * RECORD_BYTES / 1e6 / took_s}
 
 
+def bare(source: Broker, count: int) -> dict[str, float]:
+    """The bytes of the source's segments, copied without all that makes a mirror of it."""
+    touch_memory()
+    segments = sorted(map(str, source.data_dir.glob(f"{TOPIC}-*/*.log")))
+    with tempfile.TemporaryDirectory(prefix="bench-mirror-") as name:
+        command = [sys.executable, "-c", BARE, name, *segments]
+        took_s = float(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=START_S).stdout)
+    return {"mb_per_s": count * RECORD_BYTES / 1e6 / took_s}
+
+
 def loop_command(python: str, folder: Path) -> list[str]:
     return [python, "-c", LOOP, *(folder / "servers").read_text().split()]
 
@@ -218,7 +276,7 @@ COMMANDS: dict[str, Callable[[str, Path], list[str]]] = {
     "confluent-kafka loop": loop_command,
     "MirrorMaker 2": mirror_maker_command,
 }
-FETCH = "fetch alone"
+FETCH, BARE_COPY = "fetch alone", "bare copy"
 
 
 def kept_rounds(size: dict[str, int], others: bool) -> dict[str, list[dict[str, float]]]:
@@ -241,7 +299,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--patience", type=float, default=45.0, metavar="S")
-    parser.add_argument("--only", choices=[*COMMANDS, FETCH])
+    parser.add_argument("--only", choices=[*COMMANDS, FETCH, BARE_COPY])
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     mebibytes, turns = (QUICK_MEBIBYTES, 1) if options.quick else (options.mebibytes, options.rounds)
@@ -250,7 +308,7 @@ def main() -> None:
     why_not = apache_kafka.available()
     if options.only == "MirrorMaker 2" and why_not is not None:
         raise SystemExit(f"MirrorMaker 2 cannot be measured: {why_not}")
-    names = [options.only] if options.only else [*COMMANDS, FETCH]
+    names = [options.only] if options.only else [*COMMANDS, FETCH, BARE_COPY]
     if why_not is not None and "MirrorMaker 2" in names:
         names.remove("MirrorMaker 2")
         print(f"  MirrorMaker 2 is left out: {why_not}", flush=True)
@@ -264,12 +322,15 @@ def main() -> None:
 
     with Broker() as source:
         fill(source.bootstrap_servers, count, options.partitions)
-        sides: dict[str, Callable[[], dict[str, float]]] = {
-            name: partial(side, source, count, options.partitions, options.patience, COMMANDS[name])
-            if name in COMMANDS
-            else partial(fetched, source, options.partitions)
-            for name in names
+        runs: dict[str, Callable[[], dict[str, float]]] = {
+            FETCH: partial(fetched, source, options.partitions),
+            BARE_COPY: partial(bare, source, count),
+            **{
+                name: partial(side, source, count, options.partitions, options.patience, command)
+                for name, command in COMMANDS.items()
+            },
         }
+        sides = {name: runs[name] for name in names}
         interleave(sides, turns, keep)
     figures = {name: medians(rounds) for name, rounds in kept.items()}
     ours = figures.get("fastq mirror", {}).get("mb_per_s")
