@@ -420,16 +420,16 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         # Where __init__ has failed there is nothing to close. A loop that runs has the driver, so here it has ended or never ran.
         if self.__dict__.get("_closing", True) or self.accumulator.slow & FORKED:
             return
-        self._closing = True
-        self.accumulator.slow |= CLOSED
         lifetime.unregister(self)
         self._close_at_exit()
         warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2)
 
     def _close_at_exit(self) -> None:
-        """The producer or the program ends without close(): the loop is gone, so all that is left is to say what was lost."""
+        """The producer or the program ends without close(): the loop is gone, so all that is left is to say what was lost, once."""
+        self._closing = True
+        self.accumulator.slow |= CLOSED
         why = "the AsyncProducer was not closed: use `async with`, or await close()"
         lost = sum(len(batch) for batch in list(self.accumulator.incomplete))
         if self._parts.transactions is not None:
             lost = max(lost, self._parts.transactions.records_left)
-        report_lost(lost, why)
+        report_lost(lost + len(self._places.all()), why)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,7 @@ from fastq.errors import BufferTimeout, ClientClosed, FastqError, ForkedClient, 
 from fastq.interceptors import ProducerRecord, apply_on_acknowledgement, apply_on_send
 from fastq.metrics import ProducerMetrics
 from fastq.net.core import ClientCore
+from fastq.producer import lifetime
 from fastq.producer.config import ProducerConfig
 from fastq.producer.failures import Failures
 from fastq.producer.partitioners import choose_partition
@@ -252,7 +254,14 @@ class Parts:
                 if error is not None and not self._told_of_callback:
                     self._told_of_callback = True
                     logger.error("%s", error)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
+                # It ends the program where that can be: not in a thread of ours, and not when the rest is to be delivered at its end.
+                if (
+                    isinstance(error, SystemExit)
+                    and threading.current_thread() is threading.main_thread()
+                    and not lifetime.is_ending()
+                ):
+                    raise
                 self._recurring.failed(logger, ("callback", type(error)), "a delivery callback failed")
 
     # -- errors ---------------------------------------------------------------------------------------------------

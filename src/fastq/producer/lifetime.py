@@ -1,14 +1,18 @@
 """Producers that are open when the program ends: their records are delivered before the interpreter goes.
 
-Rules: the hook runs when the main thread has ended, also after sys.exit and an unhandled exception, and before daemon
-threads are stopped; it starts no thread (Python 3.12 forbids it by then). A child of a fork has no producers here.
+Rules: the hook runs when the main thread has ended, also after sys.exit and an unhandled exception, when the threads that Python waits for
+have ended too (they may still send, and what an executor was given is still carried out), and before daemon threads are stopped; it starts
+no thread (Python 3.12 forbids it by then). A process of multiprocessing ends without atexit: there it is before those threads are waited
+for. A child of a fork has no producers here.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -34,23 +38,28 @@ class Dropped(Closing, Protocol):
 _open: dict[int, Callable[[], Closing | None]] = {}
 _dropped: dict[int, Callable[[], Dropped]] = {}
 _parts: dict[int, object] = {}
-_installed = False
+_ending = False
+_pid_with_hook = -1
 
 
 def register(producer: Closing, parts: object = None) -> None:
     """Have the producer closed at exit unless it is unregistered before; does not keep it alive, but `parts`, its connections: a collection
     closes the sockets of what it ends, also of what then lives on."""
-    global _installed
     _see_to_dropped()
     _open[id(producer)] = weakref.ref(producer)
     _parts[id(producer)] = parts
-    if not _installed:
-        _installed = True
-        try:
-            # Before the executor threads of concurrent.futures are joined and after the main thread has ended.
-            threading._register_atexit(close_all)  # type: ignore[attr-defined]
-        except (AttributeError, RuntimeError):
-            pass
+    _see_to_the_end()
+
+
+def _see_to_the_end() -> None:
+    """Have the hook run in a process of multiprocessing too, if this is one."""
+    global _pid_with_hook
+    module = sys.modules.get("multiprocessing.process")
+    if module is None or module.parent_process() is None or _pid_with_hook == os.getpid():
+        return
+    _pid_with_hook = os.getpid()
+    with contextlib.suppress(AttributeError, RuntimeError):
+        threading._register_atexit(close_all)  # type: ignore[attr-defined]
 
 
 def keep(producer: Dropped) -> None:
@@ -73,8 +82,15 @@ def unregister(producer: Closing) -> None:
     _parts.pop(id(producer), None)
 
 
+def is_ending() -> bool:
+    """Whether the program ends: who says so once more, as a callback's sys.exit() does, says nothing new."""
+    return _ending
+
+
 def close_all() -> None:
     """Close what is open; an interrupt ends the waiting, not the counting of what is lost."""
+    global _ending
+    _ending = True
     while _open:
         _, found = _open.popitem()
         producer = found()
@@ -82,7 +98,7 @@ def close_all() -> None:
             continue
         try:
             producer._close_at_exit()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             continue
         except Exception:
             logger.exception("closing %r at exit failed", producer)

@@ -1,0 +1,131 @@
+"""Programs that end with a producer left open, in odd ways: what was accepted is delivered, and what is not is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fastq import read_topic
+
+COUNT = 100
+SEND = "[producer.send(topic, b'%d' % n) for n in range(100)]"
+
+
+@pytest.fixture
+def servers(shared_broker: Any) -> str:
+    return str(shared_broker.bootstrap_servers)
+
+
+@pytest.fixture
+def topic(servers: str, make_topic: Callable[..., str]) -> str:
+    return make_topic(servers, 1)
+
+
+def run(servers: str, topic: str, program: str, client: str = "Producer") -> subprocess.CompletedProcess[str]:
+    """A program whose producer lingers for longer than anything here takes."""
+    begin = f"""
+        import asyncio, atexit, builtins, multiprocessing, sys, threading
+        from concurrent.futures import ThreadPoolExecutor
+        from fastq import AsyncProducer, Producer
+        topic = {topic!r}
+        def made(**options):
+            return {client}(**{{"bootstrap_servers": {servers!r}, "linger_ms": 60000, **options}})
+    """
+    text = textwrap.dedent(begin) + textwrap.dedent(program)
+    return subprocess.run([sys.executable, "-c", text], timeout=60, capture_output=True, text=True)
+
+
+def count(servers: str, topic: str) -> int:
+    return sum(map(len, read_topic(topic, bootstrap_servers=servers)))
+
+
+ENDS = {
+    "a thread that Python waits for sends on": f"""
+        producer = made()
+        def work():
+            threading.main_thread().join()
+            {SEND}
+        threading.Thread(target=work).start()
+    """,
+    "an executor has tasks left": """
+        producer, executor = made(), ThreadPoolExecutor(2)
+        for n in range(100):
+            executor.submit(producer.send, topic, b"%d" % n)
+    """,
+    "a hook at exit sends": f"""
+        producer = made()
+        atexit.register(lambda: {SEND})
+    """,
+    "a process of multiprocessing ends": f"""
+        def work():
+            global producer
+            producer = made()
+            {SEND}
+        process = multiprocessing.get_context("fork").Process(target=work)
+        process.start()
+        process.join()
+    """,
+    "a thread exits": f"""
+        producer = made()
+        def work():
+            threading.main_thread().join()
+            {SEND}
+            sys.exit(1)
+        threading.Thread(target=work).start()
+    """,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_was_accepted_is_delivered(servers: str, topic: str, end: str) -> None:
+    done = run(servers, topic, ENDS[end])
+    assert count(servers, topic) == COUNT, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("linger_ms", [0, 60_000])
+def test_a_callback_that_exits_ends_no_delivery_of_others(servers: str, topic: str, linger_ms: int) -> None:
+    """Whoever runs it: a thread of ours goes on, and a program that ends already does not end before the rest is delivered."""
+    program = f"""
+        producer = made(linger_ms={linger_ms})
+        for n in range(100):
+            producer.send(topic, b"%d" % n).add_done_callback(lambda _: sys.exit(3))
+    """
+    done = run(servers, topic, program)
+    assert count(servers, topic) == COUNT, done.stderr
+    assert "a delivery callback failed" in done.stderr
+
+
+def test_a_callback_that_exits_ends_the_program_in_its_own_thread(servers: str, topic: str) -> None:
+    program = """
+        producer = made()
+        producer.send(topic, b"").add_done_callback(lambda _: sys.exit(3))
+        [producer.send(topic, b"") for _ in range(99)]
+        producer.flush()
+        print("went on")
+    """
+    done = run(servers, topic, program)
+    # The background thread may have been faster: then it is told, and the program goes on.
+    assert done.returncode == 3 if "went on" not in done.stdout else "a delivery callback failed" in done.stderr
+    assert count(servers, topic) == COUNT, done.stderr
+
+
+@pytest.mark.parametrize("kept", ["", "builtins.producer = producer"])
+@pytest.mark.parametrize("waits", ["", "await producer.partitions_for(topic)"])
+def test_what_an_asyncio_producer_could_not_send_is_told_once(servers: str, topic: str, kept: str, waits: str) -> None:
+    """Its loop is over; the records wait in the accumulator, or for the topic's metadata, as all of them do at first."""
+    program = f"""
+        async def main():
+            producer = made()
+            {kept}
+            {waits}
+            {SEND}
+        asyncio.run(main())
+    """
+    done = run(servers, topic, program, "AsyncProducer")
+    assert done.stderr.count("100 records were not delivered: the AsyncProducer was not closed") == 1, done.stderr
