@@ -78,9 +78,15 @@ class Surroundings:
         """A new id, as text: a UUID."""
         return str(uuid.UUID(bytes=self.new_id()))
 
-    def client(self, config: ClientConfig) -> ClientCore:
-        """What speaks with other nodes: each request goes where the caller says."""
+    def client(self, config: ClientConfig, *, of_controllers: bool = False) -> ClientCore:
+        """What speaks with other nodes, or with controllers as such: each request goes where the caller says."""
         from fastq.net.core import ClientCore
+        from fastq.net.diagnosis import ADVERTISED, OF_A_CONTROLLER
 
-        source = Random(self.random.getrandbits(64))
-        return ClientCore(config, asks_metadata=False, clock=self.monotonic_s, random=source)
+        return ClientCore(
+            config,
+            asks_metadata=False,
+            clock=self.monotonic_s,
+            random=Random(self.random.getrandbits(64)),
+            origin=OF_A_CONTROLLER if of_controllers else ADVERTISED,
+        )

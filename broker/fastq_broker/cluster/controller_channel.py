@@ -299,7 +299,7 @@ class ControllerChannel:
         self._leader = leader
         self._local = local
         self._loop = loop
-        self._core = (surroundings or Surroundings()).client(client)
+        self._core = (surroundings or Surroundings()).client(client, of_controllers=True)
         self._network = AsyncDriver(self._core, loop)
         self._calls: set[asyncio.Task[None]] = set()
         self._turns = Turns(loop, self.now, self._work, self.machine.next_wakeup)

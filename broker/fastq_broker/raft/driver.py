@@ -172,7 +172,7 @@ class QuorumDriver:
             from fastq.net.aio import AsyncDriver
 
             assert self._config is not None and self.loop is not None
-            core = self._here.client(self._config())
+            core = self._here.client(self._config(), of_controllers=True)
             self._network = core, AsyncDriver(core, self.loop)
         return self._network
 

@@ -521,16 +521,16 @@ class ReplicaFetcher:
 
     def _truncate_to(self, state: Followed, offset: int) -> None:
         log = state.log
-        level = logging.WARNING if offset < log.high_watermark else logging.INFO
-        logger.log(
-            level,
-            "%s: the log goes back from offset %d to %d, as its leader's, %s; its high watermark was %d",
-            state.partition,
-            log.log_end_offset,
-            offset,
-            self.leader,
-            log.high_watermark,
-        )
+        if offset < log.log_end_offset:  # else no record goes, but leader epochs that have none
+            logger.log(
+                logging.WARNING if offset < log.high_watermark else logging.INFO,
+                "%s: the log goes back from offset %d to %d, as its leader's, %s; its high watermark was %d",
+                state.partition,
+                log.log_end_offset,
+                offset,
+                self.leader,
+                log.high_watermark,
+            )
         log.truncate_to(offset)
 
     # -- out of range

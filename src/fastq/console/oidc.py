@@ -194,9 +194,11 @@ class Provider:
         return self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration"
 
     def _read(self, found: Mapping[str, Any]) -> _Configuration:
-        if found.get("issuer") != self.settings.issuer:
+        issuer = found.get("issuer")
+        if issuer != self.settings.issuer:
             raise ProviderDown(
-                f"{self._discovery} is not of the issuer {self.settings.issuer}, or it is written otherwise there."
+                f"{self._discovery} is not of the issuer {self.settings.issuer} but of {str(issuer)[:300]}: [oidc] is to have it as "
+                "it is written there, to the last slash."
             )
         needed = ("authorization_endpoint", "token_endpoint", "jwks_uri")
         for name in needed:

@@ -65,9 +65,10 @@ class ClientCore(Timers):
         clock: Callable[[], float] = time.monotonic,
         allow_auto_topic_creation: bool = False,
         asks_metadata: bool = True,
+        origin: str = diagnosis.ADVERTISED,
     ) -> None:
         """`asks_metadata` False: for who knows where to send, as nodes of a cluster among themselves do; no bootstrap server is asked, and
-        of other nodes that are away for a moment nothing is said."""
+        of other nodes that are away for a moment nothing is said. `origin`: what the log says of where addresses come from."""
         self.config = config
         self.clock = clock
         self._request_timeout_s = config.request_timeout_ms / 1000
@@ -94,6 +95,7 @@ class ClientCore(Timers):
         self.troubles = Troubles(logger)  # of operations; who does more has its own
         self._outages = Outages(0.0 if asks_metadata else NODES_GRACE_S)
         self._bootstrap_addresses = frozenset(config.addresses)
+        self._words_of_origin = origin
         self._asks_metadata = asks_metadata
         self._doubted: set[int] = set()  # nodes whose last answer lacked some of OFFERED_BY_ALL
         self.metadata_updater = MetadataUpdater(self, allow_auto_topic_creation, asks_metadata)
@@ -508,7 +510,7 @@ class ClientCore(Timers):
         """What to say of an address that the user has not given."""
         if peer.node_id < 0 or peer.address in self._bootstrap_addresses:
             return ""
-        return "; the address is the one that the cluster advertises (advertised.listeners of the broker)"
+        return self._words_of_origin
 
     def _not_resolved(self, peer: Peer, error: FastqError, now: float) -> None:
         self._outages.failed(peer.address, error, now, note=self._origin(peer), final=_is_permanent(error))

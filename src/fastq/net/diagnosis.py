@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 
     from fastq.metadata import ClusterMetadata
 
+# What is said with the error of an address that nobody has given to the client itself.
+ADVERTISED = "; the address is the one that the cluster advertises (advertised.listeners of the broker)"
+OF_A_CONTROLLER = (
+    "; the address is a controller's (from controller.quorum.voters or controller.quorum.bootstrap.servers, or what that controller "
+    "has registered)"
+)
+
 _TLS_RECORD_TYPES = (20, 21, 22, 23)
 _NOT_TLS_REASONS = (
     "WRONG_VERSION_NUMBER",

@@ -85,9 +85,15 @@ class Trouble(Told):
         self.line: _Line | None = None
 
     def why(self) -> FastqError:
-        """The error of the last attempt, with what to do about it."""
+        """The error of the last attempt, with what to do about it while the attempts go on."""
         error = self.error if isinstance(self.error, FastqError) else self.error()
-        return error if error.hint is not None else error.with_context(hint=error.cure)
+        return error if error.hint is not None else error.with_context(hint=_meanwhile(error.cure))
+
+
+def _meanwhile(cure: str) -> str | None:
+    """What to do while the client tries on, without the words that this is all; None: nothing."""
+    first, _, when_it_stays = cure.partition(". ")
+    return (when_it_stays or None) if first.startswith(("Nothing: ", "Nothing when it passes")) else cure
 
 
 class Troubles:

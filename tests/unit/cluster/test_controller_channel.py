@@ -35,6 +35,7 @@ from fastq.errors import (
     UnknownServerError,
     UnsupportedVersion,
 )
+from fastq.net import core
 from fastq.net.requests import VersionedRequest
 from fastq.protocol.frames import decode_request, decode_request_header, encode_response
 from fastq.protocol.message import Message
@@ -376,6 +377,24 @@ async def asked(channel: ControllerChannel, request: Any, **options: Any) -> Any
     future = asyncio.get_running_loop().create_future()
     channel.ask(request, lambda response, error: future.set_result(response if error is None else error), **options)
     return await future
+
+
+def test_a_controller_that_is_away_is_told_as_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "NODES_GRACE_S", 0.0)
+
+    async def scenario() -> None:
+        place = Place()
+        place.leader = Leader(101, 1, Endpoint("127.0.0.1", 2))
+        channel = channel_of(place)
+        channel.ask(BrokerHeartbeatRequest(broker_id=1), lambda response, error: None)
+        await until(lambda: "refused the connection" in caplog.text)
+        channel.close()
+
+    run(scenario)
+    line = next(record.getMessage() for record in caplog.records if "refused" in record.getMessage())
+    assert "the address is a controller's (from controller.quorum.voters or" in line and "advertised" not in line
 
 
 def test_a_channel_follows_the_controller_that_moves_and_survives_one_that_dies() -> None:

@@ -268,7 +268,7 @@ def test_a_provider_that_is_not_there(served: Callable[..., Served], settings: O
 @pytest.mark.parametrize(
     ("configuration", "words"),
     [
-        ({"issuer": "http://127.0.0.1:1"}, "is not of the issuer"),
+        ({"issuer": "http://127.0.0.1:1"}, " but of http://127.0.0.1:1: [oidc] is to have it"),
         ({"token_endpoint": "http://evil.example/token"}, "token_endpoint is no https address"),
         ({"jwks_uri": None}, "jwks_uri is no https address"),
         ({"authorization_endpoint": "javascript:alert(1)"}, "authorization_endpoint is no https address"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 
 import pytest
 
-from fastq.errors import FastqError, KafkaStorageError, LeaderNotAvailable, NotLeaderOrFollower
+from fastq.errors import FastqError, KafkaStorageError, LeaderNotAvailable, NotLeaderOrFollower, UnknownTopicId
 from fastq.metadata import TopicPartition
 from fastq.net.troubles import CHANGE_S, GRACE_S, NAMED_MAX, REPEAT_S, Troubles
 
@@ -69,6 +70,23 @@ def test_an_error_without_a_hint_says_what_to_do(said: Said) -> None:
     (line,) = said()
     assert line.startswith("t-0 cannot be read: KAFKA_STORAGE_ERROR (56)")
     assert "h:1 (node 1)" in line and OFFLINE.cure.rstrip(".") in line
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (NotLeaderOrFollower(broker="h:1"), r"NOT_LEADER_OR_FOLLOWER \(6\): [^.;]+; trying on"),
+        (UnknownTopicId(), r"UNKNOWN_TOPIC_ID \(100\): [^.;]+\. When it stays, the topic was deleted: [^;]+; trying on"),
+        (LeaderNotAvailable(), r"LEADER_NOT_AVAILABLE \(5\): [^.]+\. Wait, the client tries again\. When it stays, [^;]+; trying on"),
+    ],
+)  # fmt: skip
+def test_a_line_that_says_trying_on_does_not_say_that_nothing_is_to_be_done(
+    said: Said, error: FastqError, line: str
+) -> None:
+    troubles = Troubles(LOG)
+    again_and_again(troubles, A, error, 0.0, GRACE_S + 0.2)
+    (told,) = said()
+    assert re.fullmatch(rf"t-0 cannot be read: {line}", told), told
 
 
 def test_another_cause_is_said_but_two_in_turn_do_not_flood(said: Said) -> None:

@@ -17,6 +17,7 @@ from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from raft_members import LISTENER, Member, until
 
 from fastq.errors import KafkaStorageError
+from fastq.net import core
 
 
 @asynccontextmanager
@@ -34,6 +35,22 @@ async def quorum(path: Path) -> AsyncIterator[list[Member]]:
     finally:
         for member in members:
             await member.stop()
+
+
+def test_a_voter_that_is_away_is_told_as_a_controller(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "NODES_GRACE_S", 0.0)
+
+    async def scenario() -> None:
+        async with quorum(tmp_path) as members:
+            await until(lambda: any(member.leads for member in members))
+            await next(member for member in members if member.leads).stop()
+            await until(lambda: "refused the connection" in caplog.text)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+    line = next(record.getMessage() for record in caplog.records if "refused" in record.getMessage())
+    assert "the address is a controller's (from controller.quorum.voters or" in line and "advertised" not in line
 
 
 def test_three_members_elect_replicate_and_lose_one(tmp_path: Path) -> None:

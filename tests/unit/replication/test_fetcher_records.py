@@ -326,14 +326,22 @@ class TestDivergence:
         follower.step()
         assert mine.data == leader_log.data
 
-    def test_an_epoch_without_records_goes_too(self) -> None:
-        """A leader that never wrote: its epoch begins at its log's end."""
+    def test_an_epoch_without_records_goes_too(self, caplog: pytest.LogCaptureFixture) -> None:
+        """A leader that never wrote: its epoch begins at its log's end. The log does not go back, and nobody says that it does."""
         leader_log, mine = log_of(0, 0, 2), log_of(0, 0)
         mine.assign_epoch(1, 2)
+        caplog.set_level("INFO")
         follower = pair(leader_log, mine, 2)
         follower.steps(2)
         assert mine.data == leader_log.data
-        assert mine.epochs == [(0, 0), (2, 2)]
+        assert mine.epochs == [(0, 0), (2, 2)] and "goes back" not in caplog.text
+
+    def test_how_far_a_log_goes_back_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO")
+        follower = pair(log_of(0, 2), log_of(0, 1, 1), 2)
+        follower.steps(2)
+        (line,) = [record for record in caplog.records if "goes back" in record.getMessage()]
+        assert line.levelname == "INFO" and "the log goes back from offset 3 to 1, " in line.getMessage()
 
     def test_a_log_without_epochs_goes_back_to_its_high_watermark(self) -> None:
         leader_log, mine = log_of(0, 0, 2), log_of(0, 0, 0)
