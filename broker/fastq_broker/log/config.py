@@ -8,6 +8,8 @@ from typing import Literal
 
 UNLIMITED = (1 << 63) - 1
 """Long.MAX_VALUE, Kafka's word for "never"."""
+METADATA_TOPIC = "__cluster_metadata"
+"""Its log is the controller's, which opens it before any other."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ Rules
 - Fresh entries wait in memory (`pending`) and are written in one go: when there are many, and before a flush, a roll and a close.
   A crash loses at most entries past the recovery point, which recovery rebuilds from the log anyway.
 - Entries that are dropped leave the file with the next write at the latest: a disk that is full may refuse even that for a while.
-- Searches go over a read-only map of the written part, and over the pending part.
+- Searches go over a read-only map of the written part, and over the pending part. A file that somebody has cut or removed since is found
+  before it is looked at (WildIndex): a page of the map past its end would end the process (SIGBUS).
 - Apache Kafka preallocates a live index with zeros and trims it when the segment is rolled. Trailing zero entries are therefore
   taken for the absence of entries; our files hold exactly their entries, which Kafka accepts.
 """
@@ -14,9 +15,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from typing import ClassVar, Final
 
 from .files import READ_WRITE_CREATE, FdBudget, FileHandle, Files, is_full, is_shortage, map_file
+from .scan import WildIndex
 
 SPILL_BYTES: Final = 4096
 
@@ -35,7 +38,9 @@ class IndexFile:
         "_files",
         "_map",
         "_mapped",
+        "_mapped_bytes",
         "_pending",
+        "_spill_bytes",
         "_uncut",
         "_written",
         "base_offset",
@@ -53,10 +58,12 @@ class IndexFile:
         self.unsynced = False
         """Whether the file has changed since it was last handed to a sync."""
         self._pending = bytearray()
+        self._spill_bytes = SPILL_BYTES
         self._written = -1  # entries in the file; -1 until it has been looked at
         self._uncut = False  # whether the file may go on behind them, with entries that do not count
         self._map: mmap.mmap | None = None
         self._mapped = 0  # entries under the map
+        self._mapped_bytes = 0
 
     # -- counting and loading
 
@@ -72,6 +79,15 @@ class IndexFile:
         self._pending.clear()
         self._written = 0
         self._uncut = True
+
+    def stay_in_memory(self) -> None:
+        """Have no entries yet, and never a file."""
+        self._written = 0
+        self._spill_bytes = sys.maxsize
+
+    def raw_pending(self) -> bytes:
+        """The entries that wait in memory."""
+        return bytes(self._pending)
 
     def _count_entries(self) -> None:
         """Count the file's entries, leaving out the zeros of a preallocated tail."""
@@ -105,20 +121,35 @@ class IndexFile:
         return self._mapping()[number * size : (number + 1) * size]
 
     def _mapping(self) -> mmap.mmap:
-        """A map over all written entries; there must be some."""
+        """A map over all written entries; there must be some. Raises OSError, WildIndex where the file has fewer."""
         self.recently_used = True
-        if self._map is None or self._mapped < self._written:
+        mapped = self._map
+        if mapped is not None and self._mapped >= self._written:
+            if mapped.size() >= self._mapped_bytes:
+                return mapped
             self.release()
-            self._map = map_file(self._files, self.path, self._written * self.ENTRY_BYTES)
-            self._mapped = self._written
-            self._budget.opened(self)
-        return self._map
+            raise self._cut_short(mapped.size())
+        self.release()
+        size = self._written * self.ENTRY_BYTES
+        try:
+            mapped = map_file(self._files, self.path, size)
+        except FileNotFoundError:
+            raise WildIndex(self.path, 0, "the file is gone") from None
+        except ValueError:
+            raise self._cut_short(self._files.size_bytes(self.path)) from None
+        self._map = mapped
+        self._mapped, self._mapped_bytes = self._written, size
+        self._budget.opened(self)
+        return mapped
+
+    def _cut_short(self, size: int) -> WildIndex:
+        return WildIndex(self.path, 0, f"the file has {size} bytes, {self._written * self.ENTRY_BYTES} were written")
 
     # -- writing
 
     def _append(self, entry: bytes) -> None:
         self._pending += entry
-        if len(self._pending) >= SPILL_BYTES:
+        if len(self._pending) >= self._spill_bytes:
             try:
                 self.write_pending()
             except OSError as error:
@@ -137,7 +168,12 @@ class IndexFile:
         handle = FileHandle(self._files, self.path, READ_WRITE_CREATE)
         size = self._written * self.ENTRY_BYTES
         try:
-            if self._uncut and os.fstat(handle.fd).st_size != size:
+            found = os.fstat(handle.fd).st_size
+            if found < size:  # somebody has cut it: what follows shall not lie behind a hole
+                self.release()
+                self._written = found // self.ENTRY_BYTES
+                size = self._written * self.ENTRY_BYTES
+            if self._uncut and found != size:
                 self._files.truncate(handle.fd, size)
                 self.unsynced = True
             self._uncut = False

@@ -25,6 +25,7 @@ from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .failures import failures
 from .files import FdBudget
+from .index_rebuild import IndexRebuilds
 from .log_dir import LogDir
 from .partition_log import PartitionLog
 from .recovery_progress import RecoveryProgress, RecoveryStopped
@@ -69,6 +70,8 @@ class LateRecovery:
         self._threads: Callable[[int, str], Executor]
         self._thread: Executor | None = None
         self._under_way: dict[PartitionLog, tuple[RecoveryProgress, Future[None]]] = {}
+        self.indexes = IndexRebuilds()
+        """What makes wild indexes of loaded logs again: it begins and ends with this."""
 
     def attach(self, dirs: Sequence[LogDir], loop: Any, threads: Callable[[int, str], Executor]) -> None:
         """Have the logs of these directories recovered from now on: `loop` is an asyncio event loop, `threads(count, name)` begins some."""
@@ -76,6 +79,7 @@ class LateRecovery:
         self._threads = threads
         for log_dir in dirs:
             log_dir.late_recovery = self.begin
+        self.indexes.attach(dirs, loop, threads)
 
     def begin(self, log: PartitionLog) -> KafkaError:
         """Have a thread read a log; answers what to tell who touches it until then. Raises KafkaStorageError."""
@@ -129,6 +133,7 @@ class LateRecovery:
 
     def close(self) -> None:
         """The broker stops. What was not recovered by now still is `recovering`. Idempotent."""
+        self.indexes.close()
         for progress, future in self._under_way.values():
             progress.stop()
             future.cancel()

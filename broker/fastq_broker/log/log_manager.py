@@ -26,7 +26,7 @@ from typing import Any, Final
 from fastq.errors import ConfigError, KafkaError
 
 from .checkpoints import CLEANED, HIGH_WATERMARK, LOG_START, RECOVERY_POINT, TopicPartition
-from .config import UNLIMITED, LogConfig, copied
+from .config import METADATA_TOPIC, UNLIMITED, LogConfig, copied
 from .dir_checkpoints import DirCheckpoints, offsets_of, watermarks_of
 from .dir_moves import FUTURE_NAME, LogMoves
 from .directories import DELETED_NAME, LOG_NAME, DirectoryLocks, check_nesting, check_no_brokers, why_unusable
@@ -44,8 +44,6 @@ from .retention import apply_retention
 logger = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
-METADATA_TOPIC: Final = "__cluster_metadata"
-"""Its log is the controller's, which opens it before any other."""
 _LOGS_PER_TICK: Final = 20
 _SYNCED_ONE_BY_ONE: Final = 32
 _FLUSH_CHECK_INTERVAL_MS: Final = 500

@@ -3,7 +3,8 @@
 Rules
 - A read finds its place without waiting for a disk: by the positions of recent appends, else by the index and a short walk over headers
   that are in memory. What is not in memory becomes a cold slice, which any thread can finish.
-- An index that points out of its segment is rebuilt from it, and the read goes on.
+- What an index says is believed as far as the batch bears it out that it leads to. One that is wild is made again, in a thread; the read
+  does without it, or is refused for so long (see index_rebuild).
 - A segment that holds no batch where one should begin is reported with file and position; other offsets are served.
 """
 
@@ -12,20 +13,32 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import deque
+from contextlib import suppress
 from typing import NoReturn
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from . import txn_index
+from .config import METADATA_TOPIC
 from .durability import Durability, first_segment_from
 from .failures import failures
-from .files import Files
+from .files import FileHandle, Files
+from .index_rebuild import rebuild
 from .log_dir import LogDir
-from .recovery import rebuild_indexes
-from .scan import NO_UPPER, CorruptSegment, LogSlice, SliceQuery, WouldBlock
+from .scan import (
+    NO_UPPER,
+    WALK_BYTES_MAX,
+    CorruptSegment,
+    LogSlice,
+    LongWalk,
+    SliceQuery,
+    WildIndex,
+    WouldBlock,
+    iter_bounds,
+    verify_start,
+)
 from .segment import TXN_INDEX_SUFFIX, Segment
-from .stored_batches import RecoveryReport
-from .timestamps import TimestampQuery
+from .timestamps import TimestampPlace, TimestampQuery, time_problem
 
 logger = logging.getLogger(__name__)
 
@@ -88,31 +101,89 @@ class LogReads:
         self, segment: Segment, offset: int, start: int, max_bytes: int, min_one_batch: bool, upper: int
     ) -> LogSlice:
         """The slice of one segment; `start` is a batch's position at or before `offset`, -1 to ask the index."""
+        indexed = start < 0
         try:
-            if start < 0:
+            if indexed:
                 start = self._indexed_position(segment, offset)
             cut = segment.index.lookup_position(start + max_bytes)
             if upper != NO_UPPER:
                 cut = min(cut, segment.index.lookup(upper))
             handle = segment.log.handle()
-            query = SliceQuery(self.files, handle, offset, start, cut, segment.size, upper, max_bytes, min_one_batch)
+            query = SliceQuery(
+                self.files, handle, offset, start, cut, segment.size, upper, max_bytes, min_one_batch, segment, indexed
+            )
             position, size = query.bounds(may_block=False)
-        except WouldBlock:
-            return LogSlice(self.files, handle, start, 0, offset, query)
+        except WouldBlock as error:
+            return self._walk_on(segment, query, error)
+        except WildIndex as error:
+            self._rebuild(segment, error)
+            return self._read_unindexed(segment, offset, 0 if indexed else start, max_bytes, min_one_batch, upper)
         except CorruptSegment as error:
             raise self._corrupt(error) from error
         except OSError as error:
             raise self.dir.refuse("reading", segment.log.path, error) from error
         return LogSlice(self.files, handle, position, size, offset)
 
+    # -- wild indexes
+
+    def _read_unindexed(
+        self, segment: Segment, offset: int, start: int, max_bytes: int, min_one_batch: bool, upper: int
+    ) -> LogSlice:
+        """The slice of one segment, from a batch's position at or before `offset`, where the index is of no use."""
+        try:
+            handle = segment.log.handle()
+            query = SliceQuery(
+                self.files, handle, offset, start, 0, segment.size, upper, max_bytes, min_one_batch, segment, False
+            )
+            position, size = query.bounds(may_block=False)
+        except WouldBlock as error:
+            return self._walk_on(segment, query, error)
+        except CorruptSegment as error:
+            raise self._corrupt(error) from error
+        except OSError as error:
+            raise self.dir.refuse("reading", segment.log.path, error) from error
+        return LogSlice(self.files, handle, position, size, offset)
+
+    def _walk_on(self, segment: Segment, query: SliceQuery, why: WouldBlock) -> LogSlice:
+        """The slice of a walk that is not for the loop: a thread's, unless the index that would shorten it is being made."""
+        if query.indexed and isinstance(why, LongWalk) and segment.is_indexed_sparsely(WALK_BYTES_MAX):
+            reason = f"there is no entry for {WALK_BYTES_MAX} bytes"
+            self._rebuild(segment, WildIndex(segment.index.path, query.start, reason))
+        if segment.rebuilding is not None and self.topic != METADATA_TOPIC:
+            raise segment.rebuilding.refusal()
+        return LogSlice(self.files, query.handle, query.start, 0, query.offset, query)
+
+    def _rebuild(self, segment: Segment, error: WildIndex) -> None:
+        """Have the indexes of a segment made again that have turned out to be wild. Raises KafkaStorageError."""
+        try:
+            rebuild(self, segment, error)
+        except OSError as failure:
+            raise self.dir.refuse("making an index again", failure.filename or segment.log.path, failure) from failure
+
     def _indexed_position(self, segment: Segment, offset: int) -> int:
+        """Where a batch at or before `offset` begins, by the index. Raises WildIndex, OSError."""
+        if segment.doubt is not None:
+            self._rebuild(segment, segment.doubt)
         position = segment.index.lookup(offset)
+        if segment.rebuilding is not None:
+            position = max(position, segment.rebuilding.made.index.lookup(offset))
         if 0 <= position < segment.size or not segment.size:
             return position
-        logger.error("%s has position %d outside of the segment: rebuilding it", segment.index.path, position)
-        rebuild_indexes(self.files, segment, RecoveryReport())
-        self.durability.unsettle(segment.base_offset)
-        return segment.index.lookup(offset)
+        raise WildIndex(segment.index.path, position, "it leads out of the segment")
+
+    def verified_position(self, segment: Segment, offset: int) -> int:
+        """The same, for who may wait for the disk: the index that is wild is made again, or done without. Raises OSError,
+        KafkaStorageError, ReplicaNotAvailable while it is made."""
+        try:
+            position = self._indexed_position(segment, offset)
+            if position:
+                verify_start(self.files, segment, position, offset)
+        except WildIndex as error:
+            self._rebuild(segment, error)
+            position = 0
+        if segment.rebuilding is not None and segment.size > WALK_BYTES_MAX and self.topic != METADATA_TOPIC:
+            raise segment.rebuilding.refusal()
+        return position
 
     def _corrupt(self, error: CorruptSegment) -> KafkaError:
         failures.say(logger.error, f"corrupt {error.path}", "corrupt segment: %s", error)
@@ -161,29 +232,99 @@ class LogReads:
         for number in range(first_segment_from(bases, piece.first_offset), len(bases)):
             segment = self.segments[number]
             if file is not None and segment.log.path == file.path:
-                following = segment.index.offset_from(piece.position + piece.size)
+                following = self._batch_after(segment, file, piece.position + piece.size)
                 if following is not None:
                     return following
                 return bases[number + 1] if number + 1 < len(bases) else self.log_end_offset
         return self.log_end_offset  # compaction or retention has replaced the segment since
 
+    def _batch_after(self, segment: Segment, file: FileHandle, position: int) -> int | None:
+        """The first offset of some batch at or after `position`, by the index and what the batch says; None where that needs the disk."""
+        try:
+            at = segment.index.position_from(position)
+            if at is not None:
+                for bounds in iter_bounds(self.files, file, at, segment.size, may_block=False):
+                    return bounds.base_offset
+        except (CorruptSegment, WouldBlock, OSError):
+            pass
+        return None
+
     # -- times
 
     def timestamp_query(self, timestamp_ms: int) -> TimestampQuery:
-        """A search for the first record at or after a time; its `run()` may wait for the disk, in any thread."""
-        starts = []
+        """A search for the first record at or after a time; its `run()` may wait for the disk, in any thread. Raises KafkaStorageError,
+        ReplicaNotAvailable while an index is made again."""
         try:
-            for segment in self.segments:
-                if segment.size and segment.largest_timestamp() >= timestamp_ms:
-                    offset = max(segment.time_index.lookup(timestamp_ms), self.log_start_offset)
-                    starts.append((segment.log.handle(), segment.index.lookup(offset), segment.size))
+            places = [self._place_of_time(segment, timestamp_ms) for segment in self._segments_since(timestamp_ms)]
         except OSError as error:
             raise self.dir.refuse("searching by time", error.filename or self.path, error) from error
-        return TimestampQuery(self.files, timestamp_ms, self.log_start_offset, tuple(starts))
+        return TimestampQuery(self.files, timestamp_ms, self.log_start_offset, tuple(places))
+
+    def _segments_since(self, timestamp_ms: int) -> list[Segment]:
+        """Those with a record at or after a time. Of those without one, the last one before them, and any that seems to be older than one
+        before it, are looked at closely: a damaged index would have them passed over. Raises KafkaError, OSError."""
+        found: list[Segment] = []
+        before, highest = None, -1
+        for segment in self.segments:
+            if not segment.size:
+                continue
+            largest = self._largest_timestamp(segment, closely=False)
+            if largest < min(timestamp_ms, highest):
+                largest = self._largest_timestamp(segment)
+            highest = max(highest, largest)
+            if largest >= timestamp_ms:
+                found.append(segment)
+            elif not found:
+                before = segment
+        if before is not None and self._largest_timestamp(before) >= timestamp_ms:
+            found.insert(0, before)
+        return found
+
+    def _place_of_time(self, segment: Segment, timestamp_ms: int) -> TimestampPlace:
+        start, handle = self.log_start_offset, segment.log.handle()
+        try:
+            entry = segment.time_index.lookup(timestamp_ms)
+            offset = start if entry is None or entry[1] <= start else entry[1]
+            position = self._indexed_position(segment, offset)
+        except WildIndex as error:
+            self._rebuild(segment, error)
+            self._largest_timestamp(segment)
+            entry, offset, position = None, start, 0
+        return TimestampPlace(handle, position, segment.size, segment, offset, entry if offset != start else None)
+
+    def _largest_timestamp(self, segment: Segment, *, closely: bool = True, may_block: bool = False) -> int:
+        """Of a segment's records. What the time index alone says of it is believed once the batches have borne it out: one look, where they
+        are in memory, unless it `may_block`. Raises KafkaStorageError, ReplicaNotAvailable while the index is made again, OSError."""
+        found = segment.largest_timestamp()
+        if closely and segment.times_unchecked and segment.doubt is None and (may_block or not segment.times_tried):
+            segment.times_tried = True
+            with suppress(WouldBlock):
+                segment.doubt = time_problem(self.files, segment, may_block=may_block)
+                segment.times_unchecked = False
+        if segment.doubt is not None:
+            self._rebuild(segment, segment.doubt)
+            found = segment.largest_timestamp()
+        if segment.rebuilding is not None:
+            raise segment.rebuilding.refusal()
+        return found
 
     def largest_timestamp(self) -> int:
-        """Of all records, as segments have it: when the file changed where none has one; -1 of an empty log."""
+        """Of all records, as segments have it: when the file changed where none has one; -1 of an empty log. Raises KafkaStorageError,
+        ReplicaNotAvailable while an index is made again."""
+        segments = [segment for segment in self.segments if segment.size]
         try:
-            return max((segment.largest_timestamp() for segment in self.segments if segment.size), default=-1)
+            for segment in segments[-1:]:
+                self._largest_timestamp(segment)
+            while segments:
+                found = [self._largest_timestamp(segment, closely=False) for segment in segments]
+                largest = max(found)
+                if self._largest_timestamp(segments[found.index(largest)]) == largest:
+                    return largest
         except OSError as error:
             raise self.dir.refuse("searching by time", error.filename or self.path, error) from error
+        return -1
+
+    def expired_at(self, segment: Segment) -> int:
+        """The largest timestamp of a segment that is to be deleted for its age, looked at closely: for a damaged index records would be
+        lost. Raises KafkaError where it cannot be told now, OSError."""
+        return self._largest_timestamp(segment, may_block=True)

@@ -8,12 +8,14 @@ There is one entry for some index.interval.bytes of log, none for the first batc
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 
 from fastq._native.index import lookup_offset
 
 from .index_file import IndexFile
+from .scan import WildIndex
 
 _ENTRY = struct.Struct(">ii")
 
@@ -53,10 +55,11 @@ class OffsetIndex(IndexFile):
         rank = self._rank(position)
         return self.entry_at(rank - 1)[1] if rank else 0
 
-    def offset_from(self, position: int) -> int | None:
-        """An offset above those of all batches that end at or before `position`, by the entry that follows; None when none does."""
+    def position_from(self, position: int) -> int | None:
+        """The lowest indexed batch start at or above `position`; None when there is none."""
         rank = self._rank(position - 1)
-        return self.entry_at(rank)[0] if rank < self.entry_count else None
+        found = self.entry_at(rank)[1] if rank < self.entry_count else -1
+        return found if found >= position else None
 
     def trusted_count(self, position: int, offset: int | None = None) -> int:
         """How many entries from the first on ascend and point below `position` (with `offset`: and lie below that offset).
@@ -66,13 +69,22 @@ class OffsetIndex(IndexFile):
         limit = (1 << 31) - 1 if offset is None else offset - self.base_offset
         last_relative, last_position = -1, 0
         count = 0
-        for entry in range(self.entry_count):
-            relative, at = _ENTRY.unpack(self.entry(entry))
-            if not last_relative < relative < limit or not last_position < at < position:
-                break
-            last_relative, last_position = relative, at
-            count += 1
+        with contextlib.suppress(WildIndex):
+            for entry in range(self.entry_count):
+                relative, at = _ENTRY.unpack(self.entry(entry))
+                if not last_relative < relative < limit or not last_position < at < position:
+                    break
+                last_relative, last_position = relative, at
+                count += 1
         return count
+
+    def put_before(self, made: OffsetIndex) -> None:
+        """Have the entries of another one, which lie below all of these, in memory and before them. Raises OSError, WildIndex."""
+        own = list(self.entries())
+        self.start_empty()
+        self._pending += made._pending
+        for offset, position in own:
+            self.append(offset, position)
 
     def entries(self) -> Iterator[tuple[int, int]]:
         for number in range(self.entry_count):

@@ -306,14 +306,19 @@ def rebuild_indexes(files: Files, segment: Segment, report: RecoveryReport) -> N
     """Make both indexes of a segment anew from its batches, as far as they can be read."""
     segment.forget_indexes(0, segment.base_offset)
     try:
-        for position, header, data in iter_batches(files, segment.log.handle(), 0, segment.size, report):
-            _check_range(segment, position, header)
-            segment.note_batch(position, len(data), header.last_offset, header.max_timestamp)
+        note_batches(files, segment, segment.log.handle(), 0, report)
     except CorruptSegment as error:
         logger.error("rebuilding indexes: %s", error)
     segment.time_index.append_if_later(segment.max_timestamp, segment.max_timestamp_offset)
     segment.index.trim_if_room()
     segment.time_index.trim_if_room()
+
+
+def note_batches(files: Files, segment: Segment, handle: FileHandle, position: int, report: RecoveryReport) -> None:
+    """Have a segment remember its batches from `position` on, as appends would. Raises CorruptSegment, OSError."""
+    for at, header, data in iter_batches(files, handle, position, segment.size, report):
+        _check_range(segment, at, header)
+        segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
 
 
 # -- recovery

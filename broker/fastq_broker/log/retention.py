@@ -35,7 +35,7 @@ def _delete_by_time(log: PartitionLog, now_ms: int) -> int:
         return 0
 
     def expired(segment: Segment, _: int) -> bool:
-        return now_ms - segment.largest_timestamp() > retention_ms
+        return now_ms - segment.largest_timestamp() > retention_ms and now_ms - log.expired_at(segment) > retention_ms
 
     return _delete_while(log, now_ms, expired, f"older than retention.ms {retention_ms}")
 

@@ -3,6 +3,7 @@
 Rules
 - Nothing here changes a log: the functions take a handle and bounds, and may run in any thread.
 - A scan that must not wait for a disk (`may_block=False`) raises WouldBlock at the first page that is not in memory.
+- A walk that must not wait ends at WALK_BYTES_MAX: where an index leads, there is far less to go.
 - Batches of magic 0 and 1 are walked too: their offset field is the last offset they hold.
 """
 
@@ -10,9 +11,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .files import FileHandle, Files
+
+if TYPE_CHECKING:
+    from .segment import Segment
 
 _BOUNDS = struct.Struct(
     ">qiibIhi"
@@ -21,8 +25,12 @@ BOUNDS_BYTES: Final = _BOUNDS.size
 HEADER_BYTES: Final = 61
 MAGIC_POSITION: Final = 16
 _LOG_OVERHEAD: Final = 12
-_LENGTH_MIN: Final = {0: 14, 1: 22, 2: 49}
+_LENGTH_MIN: Final = 49
+_OLD_LENGTH_MIN: Final = {0: 14, 1: 22}  # by magic
 _WINDOW_BYTES: Final = 16 << 10
+_WALK_WINDOWS: Final = 16
+WALK_BYTES_MAX: Final = _WALK_WINDOWS * _WINDOW_BYTES
+"""How much of small batches the event loop goes through for one read: 3 ms of it."""
 _WARM_CHUNK_BYTES: Final = 1 << 20
 
 
@@ -36,8 +44,16 @@ class CorruptSegment(Exception):
         self.reason = reason
 
 
+class WildIndex(CorruptSegment):
+    """What an index says is not borne out by its segment: which index, and where in the `.log` it leads."""
+
+
 class WouldBlock(Exception):
     """The page that a scan needs is not in memory."""
+
+
+class LongWalk(WouldBlock):
+    """There is more to go through than the event loop has time for."""
 
 
 class BatchBounds(NamedTuple):
@@ -57,6 +73,7 @@ def iter_bounds(
     Raises CorruptSegment where no batch can begin or one passes `end`, WouldBlock, OSError.
     """
     window = b""
+    windows = 0
     window_start = position
     while position < end:
         at = position - window_start
@@ -66,6 +83,9 @@ def iter_bounds(
             if may_block:
                 window = files.pread(handle.fd, want, position)
             else:
+                windows += 1
+                if windows > _WALK_WINDOWS:
+                    raise LongWalk
                 cached = files.read_if_cached(handle.fd, want, position)
                 # What is cached may end inside a header, at a page's end: whether the file does is for who may wait to find out.
                 if cached is None or len(cached) < min(BOUNDS_BYTES, want):
@@ -74,7 +94,11 @@ def iter_bounds(
             if len(window) < BOUNDS_BYTES:
                 raise CorruptSegment(handle.path, position, f"{len(window)} bytes are too few for a batch header")
         base, length, _, magic, _, _, delta = _BOUNDS.unpack_from(window, at)
-        if magic not in _LENGTH_MIN or length < _LENGTH_MIN[magic] or base < 0 or (magic == 2 and delta < 0):
+        if magic == 2:
+            length_min, last_offset = _LENGTH_MIN, base + delta
+        else:
+            length_min, last_offset = _OLD_LENGTH_MIN.get(magic, NO_UPPER), base
+        if length < length_min or base < 0 or last_offset < base:
             raise CorruptSegment(
                 handle.path, position, f"no batch begins here (offset {base}, length {length}, magic {magic})"
             )
@@ -83,8 +107,22 @@ def iter_bounds(
             raise CorruptSegment(
                 handle.path, position, f"the batch at offset {base} of {length + 12} bytes passes the end {end}"
             )
-        yield BatchBounds(base, base + delta if magic == 2 else base, position, batch_end)
+        yield BatchBounds(base, last_offset, position, batch_end)
         position = batch_end
+
+
+def verify_start(files: Files, segment: Segment, position: int, offset: int, *, may_block: bool = True) -> None:
+    """See that a batch begins where the index leads for `offset`, and not above it. Raises WildIndex, WouldBlock, OSError."""
+    try:
+        for first in iter_bounds(files, segment.log.handle(), position, segment.size, may_block=may_block):
+            if first.base_offset > offset:
+                reason = f"for offset {offset} it leads to the batch at offset {first.base_offset}"
+                raise WildIndex(segment.index.path, position, reason)
+            return
+    except WildIndex:
+        raise
+    except CorruptSegment as error:
+        raise WildIndex(segment.index.path, position, f"it leads to where no batch is: {error.reason}") from None
 
 
 class LogSlice:
@@ -154,7 +192,7 @@ class LogSlice:
         if file is None:
             return
         if self._find is not None:
-            self.position, self.size = self._find.bounds(may_block=True)
+            self.position, self.size = self._find.bounds_at_last()
             self._find = None
         for at in range(self.position, self.position + self.size, _WARM_CHUNK_BYTES):
             self._files.pread(file.fd, min(_WARM_CHUNK_BYTES, self.position + self.size - at), at)
@@ -162,7 +200,7 @@ class LogSlice:
     def read(self) -> bytes:
         """The bytes; waits for the disk. Raises CorruptSegment when the file ends early, OSError."""
         if self._find is not None and self.file is not None:
-            self.position, self.size = self._find.bounds(may_block=True)
+            self.position, self.size = self._find.bounds_at_last()
             self._find = None
         if self.file is None or not self.size:
             return b""
@@ -197,14 +235,36 @@ class SliceQuery(NamedTuple):
     """No batch that begins at or above this offset belongs to the slice."""
     max_bytes: int
     min_one_batch: bool
+    segment: Segment
+    indexed: bool
+    """Whether it is the index that has told `start`."""
+
+    def bounds_at_last(self) -> tuple[int, int]:
+        """`bounds` in a thread that may wait: where the index is wild, which the segment remembers, without it."""
+        try:
+            return self.bounds(may_block=True)
+        except WildIndex as error:
+            self.segment.doubt = error
+            return self._replace(start=0, cut=0).bounds(may_block=True)
 
     def bounds(self, *, may_block: bool) -> tuple[int, int]:
-        """Position and size of the slice. Raises WouldBlock, CorruptSegment, OSError."""
-        for first in iter_bounds(self.files, self.handle, self.start, self.end, may_block=may_block):
-            if first.last_offset >= self.offset:
-                break
-        else:
-            return self.end, 0
+        """Position and size of the slice. Raises WouldBlock, WildIndex where `start` cannot be, CorruptSegment, OSError."""
+        start = self.start
+        try:
+            for first in iter_bounds(self.files, self.handle, start, self.end, may_block=may_block):
+                if first.last_offset >= self.offset:
+                    break
+            else:
+                return self.end, 0
+        except CorruptSegment as error:
+            if error.position == start and start and self.indexed:
+                raise WildIndex(
+                    self.segment.index.path, start, f"it leads to where no batch is: {error.reason}"
+                ) from None
+            raise
+        if first.base_offset > self.offset and first.position == start and start and self.indexed:
+            reason = f"for offset {self.offset} it leads to the batch at offset {first.base_offset}"
+            raise WildIndex(self.segment.index.path, start, reason)
         if first.base_offset >= self.upper_offset:
             return first.position, 0
         limit = first.position + self.max_bytes
@@ -213,15 +273,24 @@ class SliceQuery(NamedTuple):
         if limit >= self.end and self.upper_offset == NO_UPPER:
             return first.position, self.end - first.position
         end = first.end
+        cut = max(end, self.cut)
         try:
-            for batch in iter_bounds(self.files, self.handle, max(end, self.cut), self.end, may_block=may_block):
+            for batch in iter_bounds(self.files, self.handle, cut, self.end, may_block=may_block):
                 if batch.end > limit or batch.base_offset >= self.upper_offset:
+                    if batch.position == cut > end and batch.base_offset > self.upper_offset:
+                        return self._without_cut(f"it leads past offset {self.upper_offset}", may_block)
                     end = max(end, batch.position)
                     break
                 end = batch.end
         except CorruptSegment as error:  # what lies before it is served; the read that begins there reports it
+            if error.position == cut > end:  # it is the index that has led there
+                return self._without_cut(f"it leads to where no batch is: {error.reason}", may_block)
             end = max(end, error.position)
         return first.position, end - first.position
+
+    def _without_cut(self, reason: str, may_block: bool) -> tuple[int, int]:
+        self.segment.doubt = WildIndex(self.segment.index.path, self.cut, reason)
+        return self._replace(cut=0).bounds(may_block=may_block)
 
 
 NO_UPPER: Final = (1 << 63) - 1

@@ -19,12 +19,14 @@ from . import txn_index
 from .files import READ_WRITE, READ_WRITE_CREATE, FdBudget, FileHandle, Files, is_shortage
 from .offset_index import OffsetIndex
 from .producer_state import CompletedTransaction
+from .scan import WildIndex
 from .time_index import NO_TIMESTAMP, TimeIndex
 
 if TYPE_CHECKING:
     from fastq._native.records import BatchHeader
 
     from .flusher import Flusher
+    from .index_rebuild import IndexRebuild
 
 INT32_MAX: Final = (1 << 31) - 1
 NEVER: Final = (1 << 63) - 1
@@ -130,11 +132,13 @@ class Segment:
         "_first_timestamp",
         "_has_aborts",
         "_index_entries_left",
+        "_indexes_made",
         "_timestamps_known",
         "_written_back",
         "base_offset",
         "created_ms",
         "directory",
+        "doubt",
         "index",
         "index_bytes_max",
         "index_interval_bytes",
@@ -143,9 +147,13 @@ class Segment:
         "max_timestamp",
         "max_timestamp_offset",
         "name_synced",
+        "rebuilding",
+        "rebuilt_ms",
         "roll_jitter_ms",
         "roll_ms",
         "time_index",
+        "times_tried",
+        "times_unchecked",
         "txn_index_unsynced",
         "unwritten_aborts",
     )
@@ -176,9 +184,20 @@ class Segment:
         self.log = LogFile(files, budget, self.path_of(LOG_SUFFIX), size)
         self.index = OffsetIndex(files, budget, self.path_of(INDEX_SUFFIX), base_offset)
         self.time_index = TimeIndex(files, budget, self.path_of(TIME_INDEX_SUFFIX), base_offset)
+        self.doubt: WildIndex | None = None
+        """What a search in another thread has found wrong with an index; the next read has the indexes made again."""
+        self.rebuilding: IndexRebuild | None = None
+        """What makes the indexes again; they have the entries of later appends until then."""
+        self._indexes_made = False  # from the batches, by such a one
+        self.rebuilt_ms: int | None = None
+        """When that was last begun, on the clock of timers."""
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self._timestamps_known = size == 0
+        self.times_tried = False
+        """Whether somebody has looked who would not wait for the disk."""
+        self.times_unchecked = False
+        """Whether the largest timestamp comes from the time index, and nobody has looked whether the batches bear it out."""
         self._first_timestamp: int | None = None
         self._bytes_since_index_entry = 0
         self._written_back = size  # up to here the disk was told to begin; -1 while it is being told
@@ -295,8 +314,12 @@ class Segment:
 
     def load_max_timestamp(self) -> None:
         """Take the largest timestamp of a segment that was closed or rolled from its time index."""
-        timestamp, offset = self.time_index.last()
-        self._timestamps_known = True
+        try:
+            timestamp, offset = self.time_index.last()
+        except WildIndex as error:
+            self.doubt = error
+            timestamp, offset = NO_TIMESTAMP, self.base_offset
+        self._timestamps_known = self.times_unchecked = True
         if timestamp > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = timestamp, offset
 
@@ -320,8 +343,9 @@ class Segment:
     def forget_indexes(self, position: int, offset: int) -> None:
         """Drop index entries of batches at or above `position`, whose first offset is `offset`, to note those batches again.
 
-        Past them the files may hold anything, as after a loss of power.
+        Past them the files may hold anything, as after a loss of power. Who makes them again does so for nothing.
         """
+        self.rebuilding = self.doubt = None
         self.index.truncate_entries(self.index.trusted_count(position) if position else 0)
         self.time_index.truncate_entries(self.time_index.trusted_count(offset) if position else 0)
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
@@ -329,6 +353,36 @@ class Segment:
         self._first_timestamp = None
         # An entry is due for the batch at `position`, if there was one before.
         self._bytes_since_index_entry = self.index_interval_bytes + 1 if position else 0
+
+    def is_indexed_sparsely(self, walk_bytes: int) -> bool:
+        """Whether so long a walk says that entries are missing, which were not made again yet."""
+        return not self._indexes_made and self.index_interval_bytes <= walk_bytes // 2
+
+    def expect_entry(self) -> None:
+        """Have an index entry made for the next batch that is noted."""
+        self._bytes_since_index_entry = self.index_interval_bytes + 1
+
+    def begin_indexes_anew(self, rebuild: IndexRebuild) -> None:
+        """Have no index entries but those of batches that come from now on, until `take_indexes` has those before them."""
+        self.rebuilding, self.doubt = rebuild, None
+        self.index.start_empty()
+        self.time_index.start_empty()
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self._timestamps_known, self.times_unchecked = True, False
+
+    def take_indexes(self, made: Segment, *, closed: bool) -> None:
+        """Put the entries that were made again in the place of the wild ones; `closed` says whether no batches follow. Raises OSError,
+        WildIndex where this file is wild again."""
+        self.rebuilding, self._indexes_made = None, True
+        if made.max_timestamp >= self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = made.max_timestamp, made.max_timestamp_offset
+        self.index.put_before(made.index)
+        self.time_index.put_before(made.time_index)
+        if closed:
+            self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
+        self.index.trim_if_room()
+        self.time_index.trim_if_room()
+        self.update_indexes_full()
 
     # -- aborted transactions
 
@@ -414,6 +468,7 @@ class Segment:
         self.log.give_back()
 
     def release(self) -> None:
+        self.rebuilding = None
         self.log.release()
         self.index.release()
         self.time_index.release()

@@ -26,7 +26,7 @@ from fastq._native.records import (
 from . import txn_index
 from .files import Files
 from .producer_state import BORDER_PRODUCER_ID, BatchMetadata, CorruptSnapshot, ProducerState
-from .scan import HEADER_BYTES, CorruptSegment, iter_bounds
+from .scan import HEADER_BYTES, CorruptSegment, WildIndex, iter_bounds, verify_start
 from .segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, Segment
 from .stored_batches import RecoveryReport, iter_verified
 
@@ -162,7 +162,7 @@ def replay(
     """Take the stored batches from offset `start` up to `end` into the producer state."""
     for segment in _holding(segments, start, end):
         try:
-            for header, data in iter_verified(log.files, segment, segment.index.lookup(start), report):
+            for header, data in iter_verified(log.files, segment, _position_of(log.files, segment, start), report):
                 if header.base_offset >= end:
                     break
                 if header.producer_id >= 0 and header.base_offset >= start:
@@ -170,6 +170,18 @@ def replay(
         except CorruptSegment as error:
             logger.error("replaying producers: %s", error)
     producers.end_offset = end
+
+
+def _position_of(files: Files, segment: Segment, offset: int) -> int:
+    """Where to begin for the batches from `offset` on: by the index, where the segment bears it out."""
+    try:
+        position = segment.index.lookup(offset)
+        if position:
+            verify_start(files, segment, position, offset)
+    except WildIndex as error:
+        logger.warning("%s is not believed: at byte %d, %s", error.path, error.position, error.reason)
+        return 0
+    return position
 
 
 def _fill_windows(files: Files, producers: ProducerState, segment: Segment) -> None:

@@ -9,6 +9,7 @@ Source: TimeIndex.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ from fastq._native.index import lookup_timestamp
 
 from .files import FdBudget, Files
 from .index_file import IndexFile
+from .scan import WildIndex
 
 _ENTRY = struct.Struct(">qi")
 NO_TIMESTAMP = -1
@@ -32,10 +34,14 @@ class TimeIndex(IndexFile):
         self._last_timestamp: int | None = None  # the last entry's, where it is known
 
     def append_if_later(self, timestamp: int, offset: int) -> None:
-        """Add an entry unless `timestamp` is at or below the last one's."""
+        """Add an entry unless `timestamp` is at or below the last one's. One that cannot be read is none: who looks a time up finds out."""
         last = self._last_timestamp
         if last is None:
-            last = self._last_timestamp = self.last()[0]
+            try:
+                last = self.last()[0]
+            except WildIndex:
+                last = NO_TIMESTAMP
+            self._last_timestamp = last
         if timestamp > last:
             self._append(_ENTRY.pack(timestamp, offset - self.base_offset))
             self._last_timestamp = timestamp
@@ -58,25 +64,35 @@ class TimeIndex(IndexFile):
         count = self.entry_count
         return self.entry_at(count - 1) if count else (NO_TIMESTAMP, self.base_offset)
 
-    def lookup(self, timestamp: int) -> int:
-        """An offset before whose batch all records of the segment are earlier than `timestamp`."""
+    def lookup(self, timestamp: int) -> tuple[int, int] | None:
+        """The last entry at or below `timestamp`, before whose batch all records of the segment are earlier; None when there is none."""
         found = None
         if self._pending:
             found = lookup_timestamp(self._pending, timestamp)
         if found is None and self.entry_count > len(self._pending) // 12:
             found = lookup_timestamp(self._mapping(), timestamp, self._written)
-        return self.base_offset + found[1] if found else self.base_offset
+        return (found[0], self.base_offset + found[1]) if found else None
 
     def trusted_count(self, offset: int) -> int:
         """How many entries from the first on ascend and lie below `offset`; what follows need not be sorted."""
         last_timestamp, last_offset = NO_TIMESTAMP, self.base_offset
         count = 0
-        for timestamp, at in self.entries():
-            if timestamp <= last_timestamp or not last_offset <= at < offset:
-                break
-            last_timestamp, last_offset = timestamp, at
-            count += 1
+        with contextlib.suppress(WildIndex):
+            for timestamp, at in self.entries():
+                if timestamp <= last_timestamp or not last_offset <= at < offset:
+                    break
+                last_timestamp, last_offset = timestamp, at
+                count += 1
         return count
+
+    def put_before(self, made: TimeIndex) -> None:
+        """Have the entries of another one, which are of batches before all of these, in memory and before them; the times ascend.
+        Raises OSError, WildIndex."""
+        own = list(self.entries())
+        self.start_empty()
+        self._pending += made._pending
+        for timestamp, offset in own:
+            self.append_if_later(timestamp, offset)
 
     def entries(self) -> Iterator[tuple[int, int]]:
         for number in range(self.entry_count):

@@ -36,12 +36,12 @@ class Cut(NamedTuple):
 
 def find_cut(log: PartitionLog, offset: int) -> Cut:
     """Where to cut a log so that the records at and above `offset` go, which lies within its segments. Changes nothing, so that it may be
-    tried again. Raises OSError."""
+    tried again. Raises OSError, ReplicaNotAvailable while an index is made that it needs."""
     count = len(log.segments)
     while log.segments[count - 1].base_offset > offset or (log.segments[count - 1].base_offset == offset and count > 1):
         count -= 1
     segment = log.segments[count - 1]
-    position = segment.index.lookup(offset)
+    position = log.verified_position(segment, offset)
     for bounds in iter_bounds(log.files, segment.log.handle(), position, segment.size):
         if bounds.last_offset >= offset:
             position = bounds.position
@@ -63,6 +63,9 @@ def truncate_log(log: PartitionLog, cut: Cut) -> None:
     segment.log.truncate(position)
     segment.forget_aborts(offset)
     end = find_end(log.files, segment)
+    if end is None:  # an entry that is left is wild
+        segment.forget_indexes(0, segment.base_offset)
+        end = find_end(log.files, segment)
     if end is None:
         raise OSError(errno.EIO, "the rest of the segment cannot be read", segment.log.path)
     _note_tail(log.files, segment)

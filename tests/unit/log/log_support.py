@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any
 
 from fastq_broker.log import LogConfig, LogManager, LogSlice, PartitionLog
 from fastq_broker.log.durability import ROLL_FLUSH_DELAY_MS
@@ -107,3 +110,39 @@ def records_of(data: LogSlice | bytes) -> list[DecodedRecord]:
     for position, _ in iter_headers(raw, strict=True):
         found += decode_records(raw, position)
     return found
+
+
+class Loop:
+    """An event loop as far as what a thread does for a log has need of one."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+
+    def call_soon_threadsafe(self, call: Callable[..., object], *arguments: Any) -> None:
+        self.calls.append(lambda: call(*arguments))
+
+    def turn(self) -> None:
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+
+class Later(Executor):
+    """A thread that is at work only when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.jobs.append((future, lambda: work(*args, **options)))
+        return future
+
+    def run(self) -> None:
+        jobs, self.jobs = self.jobs, []
+        for future, work in jobs:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)

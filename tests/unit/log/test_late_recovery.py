@@ -8,7 +8,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,49 +17,13 @@ from fastq_broker.log import LogConfig, LogManager, PartitionLog, partition_log,
 from fastq_broker.log.failures import failures
 from fastq_broker.log.recovery_progress import RecoveryProgress
 from faulty_files import Fault, FaultyFiles
-from log_support import START_MS, TOPIC_ID, crash, one_batch, open_manager, records_of
+from log_support import START_MS, TOPIC_ID, Later, Loop, crash, one_batch, open_manager, records_of
 
 from fastq.errors import KafkaStorageError, ReplicaNotAvailable
 
 SIZE = len(one_batch([b"v000"]))
 CONFIG = LogConfig(segment_bytes=100 * SIZE, index_interval_bytes=5 * SIZE)
 COUNT = 250
-
-
-class Loop:
-    """An event loop as far as a recovery has need of one."""
-
-    def __init__(self) -> None:
-        self.calls: list[Callable[[], object]] = []
-
-    def call_soon_threadsafe(self, call: Callable[..., object], *arguments: Any) -> None:
-        self.calls.append(lambda: call(*arguments))
-
-    def turn(self) -> None:
-        calls, self.calls = self.calls, []
-        for call in calls:
-            call()
-
-
-class Later(Executor):
-    """A thread that is at work only when the test says so."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Future[Any], Callable[[], Any]]] = []
-
-    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.jobs.append((future, lambda: work(*args, **options)))
-        return future
-
-    def run(self) -> None:
-        jobs, self.jobs = self.jobs, []
-        for future, work in jobs:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(work())
-                except BaseException as error:
-                    future.set_exception(error)
 
 
 class Served:

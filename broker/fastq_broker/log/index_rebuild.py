@@ -1,0 +1,226 @@
+"""Makes the indexes of a loaded segment again from its batches, where a read has found that they are wild.
+
+Rules
+- The segment's entries go at once, so that no other read is led astray; what is appended from then on has entries again. What lies before
+  is read by a thread, for an object of its own, and the loop puts its entries in front when they are all there.
+- Reads meanwhile take what is there by then. Who would have to go through more than the loop has time for gets REPLICA_NOT_AVAILABLE, as
+  where a log is recovered late; of the metadata's log, which nobody can be told that of, it is gone through.
+- One at a time of a segment, and none for some time after it. One that is deleted, cut, replaced or closed meanwhile has no use of it.
+- Behind a damaged batch it goes on where an old entry leads that its batch bears out: other offsets are served.
+- A stop ends it; what it leaves is an index that has too few entries, which the next read finds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Executor, Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from fastq.errors import ErrorCode, KafkaError, error_for_code
+
+from .failures import failures
+from .files import READ, FdBudget, FileHandle
+from .recovery import note_batches
+from .recovery_progress import RecoveryStopped
+from .scan import CorruptSegment, WildIndex, iter_bounds
+from .segment import Segment
+from .stored_batches import RecoveryReport
+
+if TYPE_CHECKING:
+    from .log_dir import LogDir
+    from .log_reads import LogReads
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_MS: Final = 60_000
+"""Indexes that are wild again within this time are left so: reads do without."""
+
+
+class IndexRebuild:
+    """The indexes of one segment as they are made again, from its batches below `size`.
+
+    Any thread calls `make`, once; all else is the event loop's. `made` has its entries in memory, and may be looked at meanwhile.
+    """
+
+    def __init__(self, log: LogReads, segment: Segment) -> None:
+        self.log = log
+        self.segment = segment
+        self.size = segment.size
+        self.stopped = False
+        self._files = log.files
+        self._handle = segment.log.handle()
+        self._old: FileHandle | None = None
+        with contextlib.suppress(OSError):
+            self._old = FileHandle(log.files, segment.index.path, READ)
+        self._old_pending = segment.index.raw_pending()
+        self.made = Segment(
+            log.files,
+            FdBudget(2),
+            segment.directory,
+            segment.base_offset,
+            size=segment.size,
+            index_interval_bytes=segment.index_interval_bytes,
+            index_bytes_max=segment.index_bytes_max,
+            created_ms=segment.created_ms,
+        )
+        self.made.index.stay_in_memory()
+        self.made.time_index.stay_in_memory()
+
+    def make(self) -> None:
+        """Go through the segment. Raises RecoveryStopped, OSError."""
+        report = RecoveryReport(on_read=self._look_up)
+        position, old = 0, None
+        while True:
+            try:
+                note_batches(self._files, self.made, self._handle, position, report)
+                return
+            except CorruptSegment as error:
+                logger.error("rebuilding indexes: %s", error)
+                old = list(self._old_entries()) if old is None else old
+                behind = self._behind(error.position, old)
+                if behind is None:
+                    return
+                position = behind
+                self.made.expect_entry()
+
+    def _look_up(self, size: int) -> None:
+        if self.stopped or self.segment.rebuilding is not self:
+            raise RecoveryStopped
+
+    def _old_entries(self) -> Iterator[tuple[int, int]]:
+        """(position, last offset) as the index had them, in the order of positions."""
+        data = b""
+        if self._old is not None:
+            while chunk := self._files.pread(self._old.fd, 1 << 20, len(data)):
+                data += chunk
+        data = data[: len(data) & ~7] + self._old_pending
+        base = self.segment.base_offset
+        return iter(sorted((position, base + relative) for relative, position in struct.iter_unpack(">ii", data)))
+
+    def _behind(self, position: int, old: Sequence[tuple[int, int]]) -> int | None:
+        """Where whole batches begin again above `position`, by an entry that its batch bears out; None where none does."""
+        last = self.made.index.last()[0]
+        for at, offset in old[bisect_right(old, (position, self.segment.base_offset + (1 << 31))) :]:
+            self._look_up(0)
+            if at >= self.size:
+                break
+            with contextlib.suppress(CorruptSegment):
+                found = next(iter_bounds(self._files, self._handle, at, self.size))
+                if found.last_offset == offset and found.base_offset > last:
+                    return at
+        return None
+
+    def install(self) -> None:
+        """Give the segment its entries, if it still is the log's and has them not. Raises OSError."""
+        log, segment = self.log, self.segment
+        if segment.rebuilding is self and segment in log.segments:
+            log.durability.unsettle(segment.base_offset)
+            with contextlib.suppress(WildIndex):  # its file is wild once more, which the next read finds
+                segment.take_indexes(self.made, closed=segment is not log.segments[-1])
+
+    def refusal(self) -> KafkaError:
+        """What to answer who cannot be served until then."""
+        return error_for_code(
+            ErrorCode.REPLICA_NOT_AVAILABLE,
+            "the segment's index was wild and is being made again",
+            topic=self.log.topic,
+            partition=self.log.partition,
+            file=self.segment.index.path,
+            hint="Try it again",
+        )
+
+
+def rebuild(log: LogReads, segment: Segment, error: WildIndex) -> None:
+    """Have the indexes of a segment made again, unless that goes on or was begun a short time ago: in a thread, where the log's directory
+    has one for it. Raises OSError."""
+    segment.doubt = None
+    now_ms = log.dir.monotonic_ms()
+    if segment.rebuilding is not None or (
+        segment.rebuilt_ms is not None and now_ms - segment.rebuilt_ms < _INTERVAL_MS
+    ):
+        return
+    work = IndexRebuild(log, segment)
+    logger.warning(
+        "%s is wild, its indexes are made again from the segment: at byte %d of it, %s",
+        error.path,
+        error.position,
+        error.reason,
+    )
+    segment.rebuilt_ms = now_ms
+    segment.begin_indexes_anew(work)
+    begin = log.dir.index_rebuild
+    if begin is not None and begin(work):
+        return
+    try:
+        work.make()
+    except OSError:
+        segment.rebuilding = None
+        raise
+    work.install()
+
+
+class IndexRebuilds:
+    """One thread, begun with the first of them. Event-loop thread only."""
+
+    def __init__(self) -> None:
+        self._loop: Any = None
+        self._threads: Callable[[int, str], Executor]
+        self._thread: Executor | None = None
+        self._under_way: dict[IndexRebuild, Future[None]] = {}
+
+    def attach(self, dirs: Sequence[LogDir], loop: Any, threads: Callable[[int, str], Executor]) -> None:
+        """Have them made so for the logs of these directories from now on; see LateRecovery.attach."""
+        self._loop = loop
+        self._threads = threads
+        for log_dir in dirs:
+            log_dir.index_rebuild = self.begin
+
+    def begin(self, work: IndexRebuild) -> bool:
+        """Whether a thread does it."""
+        if self._thread is None:
+            self._thread = self._threads(1, "fastq-rebuild-indexes")
+        try:
+            future = self._thread.submit(work.make)
+        except RuntimeError:  # no thread can be started
+            self._thread = None
+            return False
+        self._under_way[work] = future
+        future.add_done_callback(partial(self._done, work))
+        return True
+
+    def close(self) -> None:
+        """The broker stops. Idempotent."""
+        for work, future in self._under_way.items():
+            work.stopped = True
+            future.cancel()
+        self._under_way.clear()
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+
+    def _done(self, work: IndexRebuild, future: Future[None]) -> None:
+        """Runs in the thread, or where the future was cancelled."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._heard, work, future)
+
+    def _heard(self, work: IndexRebuild, future: Future[None]) -> None:
+        if self._under_way.pop(work, None) is None:
+            return
+        log, segment = work.log, work.segment
+        try:
+            future.result()
+            work.install()
+        except (RecoveryStopped, CancelledError):
+            pass
+        except OSError as error:
+            log.dir.refuse("making an index again", error.filename or segment.log.path, error)
+        except Exception as error:
+            failures.report(f"making the index of {segment.log.path} again", error)
+        finally:
+            if segment.rebuilding is work:
+                segment.rebuilding = None
