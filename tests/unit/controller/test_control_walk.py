@@ -460,11 +460,12 @@ class Walk:
                 assert not [one for one in part.replicas if self.can_lead(part, one)]
 
     def place_replicas(self) -> None:
-        """A broker moves replicas from one of its directories to another."""
-        if self.level < 17 or not self.running:
+        """A broker moves replicas from one of its directories to another; it may be fenced, of an epoch of before, or
+        mean a directory that has failed, partitions that are not there, and such as it has no replica of."""
+        if self.level < 17 or not self.cluster.image.brokers:
             return
-        broker = self.cluster.image.brokers[self.rng.choice(self.running)]
-        directory = self.rng.choice(broker.directories)
+        broker = self.rng.choice(list(self.cluster.image.brokers.values()))
+        directory = self.rng.choice([*broker.directories, directory_id(broker.broker_id, 7)])
         kind = m.AssignReplicasToDirsRequest
         topics = [
             kind.TopicData(
@@ -472,17 +473,39 @@ class Walk:
                 partitions=[
                     kind.PartitionData(partition_index=number)
                     for number, part in enumerate(topic.partitions)
-                    if broker.broker_id in part.replicas and broker.is_online(part.directory_of(broker.broker_id))
+                    if broker.broker_id not in part.replicas or broker.is_online(part.directory_of(broker.broker_id))
                 ],
             )
             for topic in self.cluster.image.topics_by_name.values()
         ]
+        nowhere = kind.TopicData(topic_id=b"n" * 16, partitions=[kind.PartitionData(partition_index=0)])
+        said = [kind.DirectoryData(id=directory, topics=[*topics, nowhere])]
+        late = self.rng.random() < 0.2
         asked = kind(
             broker_id=broker.broker_id,
-            broker_epoch=broker.epoch,
-            directories=[kind.DirectoryData(id=directory, topics=topics)],
+            broker_epoch=broker.epoch - late,
+            directories=said,
         )
-        self.write(f"directories of {broker.broker_id}", plan_assignments(self.cluster.view, asked)[1])
+        before = self.parts
+        answer, records = plan_assignments(self.cluster.view, asked)
+        assert answer.error_code == (ErrorCode.STALE_BROKER_EPOCH if late else ErrorCode.NONE)
+        self.write(f"directories of {broker.broker_id}", records, most=2)  # where it is, and that it is lost
+        for key, part in self.parts.items():
+            if late or broker.broker_id not in before[key].replicas:
+                assert part == before[key]
+        for directory_said in answer.directories:
+            for topic_said in directory_said.topics:
+                topic = self.cluster.image.topic_of_id(topic_said.topic_id)
+                for item in topic_said.partitions:
+                    code = ErrorCode(item.error_code)
+                    if topic is None:
+                        assert code is ErrorCode.UNKNOWN_TOPIC_ID
+                        continue
+                    key = topic.name, item.partition_index
+                    has_it = broker.broker_id in before[key].replicas
+                    assert code is (ErrorCode.NONE if has_it else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    if broker.broker_id in self.parts[key].replicas:  # and not gone with a move that this has completed
+                        assert self.parts[key].directory_of(broker.broker_id) == directory
 
     def step(self) -> None:
         often: list[Callable[[], None]] = [self.heartbeats, self.alter_isr, self.alter_isr, self.restart, self.reassign]
