@@ -429,16 +429,19 @@ class LogMoves:
         if self._closed or self.moves.get(move.log) is not move:
             return
         (data,) = came
-        if isinstance(data, OSError) and is_shortage(data) and not is_full(data):
-            return  # the next tick tries it again
         if isinstance(data, Exception):
-            self._give_up(move, f"a piece of it cannot be read: {data}")
+            self._not_read(move, data)
             return
         if truncations == move.log.truncations and data:
             failures.attempt(f"moving {move.log.name}", partial(self._append, move, data))
         if self._loop is not None and self.moves.get(move.log) is move:
             self._look(move)
             self._go_on()
+
+    def _not_read(self, move: LogMove, error: Exception) -> None:
+        """A piece cannot be read: at a shortage the next tick tries it again."""
+        if not (isinstance(error, OSError) and is_shortage(error) and not is_full(error)):
+            self._give_up(move, f"a piece of it cannot be read: {error}")
 
     def _append(self, move: LogMove, data: bytes) -> None:
         log, future = move.log, move.future
@@ -466,7 +469,12 @@ class LogMoves:
             and not self.rate.exceeded(self._now())
             and piece.is_cached()
         ):
-            self._append(move, piece.read())
+            try:
+                data = piece.read()
+            except (OSError, CorruptSegment) as error:
+                self._not_read(move, error)
+            else:
+                self._append(move, data)
         return self.moves.get(move.log) is move and not move.lag
 
     # -- the end

@@ -252,6 +252,23 @@ def test_a_target_that_fails_gives_the_move_up_and_the_log_goes_on(tmp_path: Pat
     assert read_all(again.create(*KEY)) == values
 
 
+def test_a_source_that_cannot_be_read_gives_the_move_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What has come since the copying began is read by the loop, where it is in memory."""
+    files = FaultyFiles()
+    manager = opened(tmp_path, files=files)
+    log = manager.create(*KEY)
+    values = write(log, 50)
+    manager.moves.begin(log, manager.dirs[1])
+    manager.tick()
+    values += write(log, 1, 50)
+    files.plan(Fault("read", errno.EIO, str(tmp_path / "a")))
+    run(manager)
+    assert log.future is None and log.dir is manager.dirs[0]
+    assert "a piece of it cannot be read: [Errno 5]" in caplog.text and "Traceback" not in caplog.text
+    files.heal()
+    assert read_all(log) == values
+
+
 def test_a_shortage_only_holds_it_up(tmp_path: Path) -> None:
     files = FaultyFiles()
     manager = opened(tmp_path, files=files)
