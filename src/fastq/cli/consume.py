@@ -254,7 +254,10 @@ def _place(consumer: Consumer, options: argparse.Namespace) -> Ends | None:
     if stop is None:
         return None
     found_stops = consumer.offsets_for_times(dict.fromkeys(places, stop))
-    stops = {place: ends[place] if (at := found_stops[place]) is None else at.offset for place in places}
+    # What has come since the ends were asked for is behind them, as what they are compared with is of then, too: the leader epochs.
+    stops = {
+        place: ends[place] if (at := found_stops[place]) is None else min(at.offset, ends[place]) for place in places
+    }
     return Ends(stops, ends.topic_ids, ends.epochs)
 
 

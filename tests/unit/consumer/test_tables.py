@@ -357,16 +357,21 @@ def test_the_consumers_of_a_table_are_closed(cluster: SocketCluster, monkeypatch
     assert TopicPartition("logs", 0) in table.ends
 
 
-def test_what_a_command_reads_up_to_a_time_is_one_history(
-    cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`fastq consume --to` waited for an end that did not come, or printed records of another history before it."""
+def up_to_a_time(monkeypatch: pytest.MonkeyPatch, stop: str) -> argparse.Namespace:
+    """The options of `fastq consume logs --from-beginning --partition 0 --to STOP`."""
     topic = SimpleNamespace(partitions=[SimpleNamespace(index=0)])
     monkeypatch.setattr(consume, "opened_admin", lambda options: nullcontext())
     monkeypatch.setattr(consume, "described", lambda admin, names: {"logs": topic})
     asked: dict[str, Any] = dict.fromkeys(("start", "tail", "offset", "include", "partition", "timeout", "group"))
-    asked |= {"topics": ["logs"], "stop": "2100-01-01", "from_beginning": True, "last_of_each_key": False}
-    wanted = argparse.Namespace(exit_at_end=False, **asked)
+    asked |= {"topics": ["logs"], "stop": stop, "from_beginning": True, "last_of_each_key": False}
+    return argparse.Namespace(exit_at_end=False, **asked)
+
+
+def test_what_a_command_reads_up_to_a_time_is_one_history(
+    cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`fastq consume --to` waited for an end that did not come, or printed records of another history before it."""
+    wanted = up_to_a_time(monkeypatch, "2100-01-01")
     with Consumer(**options(cluster, auto_offset_reset="earliest")) as consumer:
         records = chain.from_iterable(
             consume._records(consumer, wanted, consume._place(consumer, wanted), consume._Left(None))
@@ -376,3 +381,23 @@ def test_what_a_command_reads_up_to_a_time_is_one_history(
         with pytest.raises(OffsetOutOfRange, match=LESS):
             seen += [record.value for record in records]
     assert b"other" not in seen
+
+
+def test_what_comes_while_a_command_asks_for_a_time_is_behind_the_end(
+    cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a leader's first records, which came between the look-ups of the end and of the time, it was said that the log had been cut."""
+    log = cluster.logs[TopicPartition("logs", 0)]
+    look = Consumer.offsets_for_times
+
+    def later(self: Consumer, times: Any, timeout: float | None = None) -> Any:
+        log.leader, log.epoch = 3 - log.leader, log.epoch + 1
+        log.append([(b"later", b"later")] * 10)
+        return look(self, times, timeout)
+
+    monkeypatch.setattr(Consumer, "offsets_for_times", later)
+    wanted = up_to_a_time(monkeypatch, str(T0_MS + ROWS + 5))
+    with Consumer(**options(cluster, auto_offset_reset="earliest")) as consumer:
+        stops = consume._place(consumer, wanted)
+        records = chain.from_iterable(consume._records(consumer, wanted, stops, consume._Left(None)))
+        assert [record.offset for record in records] == list(range(ROWS))
