@@ -153,8 +153,6 @@ class Broker(Ports):
             windows=config.alter_log_dirs_replication_quota_window_num,
             window_s=config.alter_log_dirs_replication_quota_window_size_seconds,
         )
-        self.space = SpaceGuard(self.logs.dirs, here.monotonic_ms, here.threads)
-        self.space.apply(space_marks(BrokerLayers(config)))
         self.cleaner = LogCleaner(self.logs)
         self.controller = Controller(
             config,
@@ -163,6 +161,8 @@ class Broker(Ports):
             log_dir=self._metadata_dir(),
             surroundings=here,
         )
+        self.space = self._guard_space(here)
+        self.space.apply(space_marks(BrokerLayers(config)))
         self.partitions = Partitions(self.controller, self.logs, self.replicas, self.purgatory, self.throttles)
         if self.cluster is not None:
             self.partitions.on_placed = self.partitions.on_moving = self.cluster.placed
@@ -318,6 +318,14 @@ class Broker(Ports):
         """The log directory that holds the metadata log, where it is one of log.dirs: they share its flusher and its fate."""
         wanted = os.path.realpath(self.config.metadata_log_dir)
         return next((log_dir for log_dir in self.logs.dirs if os.path.realpath(log_dir.path) == wanted), None)
+
+    def _guard_space(self, here: Surroundings) -> SpaceGuard:
+        """Who looks after the room on the disks: on that of the metadata too, where it is another."""
+        dirs = self.logs.dirs
+        metadata_dirs = [] if self.controller.log_dir in dirs else [self.controller.log_dir]
+        if self.cluster is not None and not self.cluster.is_broker:
+            dirs, metadata_dirs = [], [*dirs, *metadata_dirs]
+        return SpaceGuard(dirs, here.monotonic_ms, here.threads, metadata_dirs)
 
     # --- addresses ---
 

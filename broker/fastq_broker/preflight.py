@@ -187,7 +187,9 @@ def warnings(machine: Machine) -> list[str]:
                 f"{place.path} is on {place.kind}: locks and syncs of a network's file system are not those of a disk"
             )
         if place.size_bytes and place.free_bytes < FREE_MIN:
-            found.append(f"{place.path} has {_size(place.free_bytes)} free: a full disk refuses producers")
+            found.append(
+                f"{place.path} has {_size(place.free_bytes)} free: a full disk refuses producers, and a controller with one does not lead"
+            )
     return found
 
 

@@ -143,6 +143,11 @@ class Controller(Changes):
     # Life
 
     @property
+    def log_dir(self) -> LogDir:
+        """The directory that holds the metadata log: one of log.dirs, or its own."""
+        return self._directory.log_dir
+
+    @property
     def is_active(self) -> bool:
         """Whether changes are made here."""
         return self._active

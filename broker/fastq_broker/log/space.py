@@ -148,12 +148,14 @@ class SpaceGuard:
         dirs: Sequence[LogDir],
         monotonic_ms: Callable[[], int],
         threads: Callable[[int, str], Executor] = ThreadPoolExecutor,
+        metadata_dirs: Sequence[LogDir] = (),
     ) -> None:
-        """`threads(count, name)` begins some."""
+        """`threads(count, name)` begins some. `metadata_dirs` have the metadata alone: there is nobody to refuse, only something to say."""
         self.marks = Marks()
         self.looks: dict[str, Look] = {}
-        self._lookers = [(log_dir, SpaceLooker(log_dir.path, log_dir.files)) for log_dir in dirs]
+        self._lookers = [(log_dir, SpaceLooker(log_dir.path, log_dir.files)) for log_dir in (*dirs, *metadata_dirs)]
         self._monotonic_ms = monotonic_ms
+        self._metadata_dirs = metadata_dirs
         self._threads = threads
         self._thread: Executor | None = None
         self._looking: Future[list[Look | OSError]] | None = None
@@ -233,6 +235,9 @@ class SpaceGuard:
             log_dir.reserves = True
         else:
             log_dir.give_back_room()
+        if log_dir in self._metadata_dirs:
+            self._tell(log_dir.path, before, look)
+            return
         if level is Level.REFUSING:
             if before is not level:
                 log_dir.close_to_clients(
@@ -261,3 +266,25 @@ class SpaceGuard:
             )
         elif level is Level.OK and before is Level.LOW:
             logger.info("%s has %d bytes free again", log_dir.path, free)
+
+    def _tell(self, path: str, before: Level, look: Look) -> None:
+        """Say of a disk that has the metadata alone how much room there is."""
+        free, marks, level = look.space.free_bytes, look.marks, look.level
+        if level is Level.REFUSING and before is not level:
+            logger.error(
+                "%s has %d bytes free, fewer than disk.refuse.free.bytes (%d): once none are, what comes of the metadata waits for "
+                "room, and a controller leads no more; add space",
+                path,
+                free,
+                marks.refuse_bytes,
+            )
+        elif level is Level.LOW and before is Level.OK:
+            logger.warning(
+                "%s has %d bytes free, fewer than disk.warn.free.bytes (%d): the metadata needs room",
+                path,
+                free,
+                marks.warn_bytes,
+            )
+        elif level < before:
+            log = logger.warning if before is Level.REFUSING else logger.info
+            log("%s has %d bytes free again", path, free)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -63,6 +64,18 @@ def threads() -> int:
     """Of this process, native ones too. Other tests' libraries have some that come and go, so it takes several starts to see what one
     leaves."""
     return len(os.listdir("/proc/self/task"))
+
+
+def test_the_room_beside_the_metadata_is_looked_after_where_that_has_a_disk_of_its_own(tmp_path: Path) -> None:
+    logs, metadata = str(tmp_path / "logs"), str(tmp_path / "metadata")
+    for settings, looked_at in (
+        ({"metadata_log_dir": metadata}, {logs, metadata}),
+        ({"metadata_log_dir": logs}, {logs}),
+    ):
+        shutil.rmtree(logs, ignore_errors=True)
+        start(Path(logs), **settings)
+        made[-1].space.look_now()
+        assert set(made[-1].space.looks) == looked_at
 
 
 def test_a_port_in_use_leaves_nothing(tmp_path: Path, taken: int) -> None:

@@ -71,7 +71,9 @@ class RoomyFiles(FaultyFiles):
 class Guarded:
     """A log of one directory, and who looks after its room."""
 
-    def __init__(self, directory: Path, marks: Marks, size_bytes: int = 100 * GIB) -> None:
+    def __init__(
+        self, directory: Path, marks: Marks, size_bytes: int = 100 * GIB, *, has_metadata_alone: bool = False
+    ) -> None:
         self.files = RoomyFiles(size_bytes)
         self.now_ms = 0
         self.manager = LogManager(
@@ -84,7 +86,8 @@ class Guarded:
         self.manager.start()
         self.log = self.manager.create("t", 0, bytes(16))
         self.thread = Later(1, "")
-        self.guard = SpaceGuard(self.manager.dirs, lambda: self.now_ms, lambda count, name: self.thread)
+        dirs = ((), self.manager.dirs) if has_metadata_alone else (self.manager.dirs, ())
+        self.guard = SpaceGuard(dirs[0], lambda: self.now_ms, lambda count, name: self.thread, dirs[1])
         self.guard.apply(marks)
 
     def free(self, free_bytes: int) -> Level:
@@ -290,6 +293,23 @@ def test_another_size_of_the_ballast_and_none(tmp_path: Path) -> None:
     one.guard.apply(Marks(0, GIB, 0))
     one.look()
     assert not one.files.allocated
+
+
+def test_of_a_disk_that_has_the_metadata_alone_it_is_said_what_that_means(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No client's records are refused, as there are none; logs give back the room ahead of their ends, and take some again."""
+    caplog.set_level(logging.INFO)
+    one = Guarded(tmp_path, Marks(2 * GIB, GIB), has_metadata_alone=True)
+    (log_dir,) = one.manager.dirs
+    levels = [one.free(free) for free in (50 * GIB, 2 * GIB - 1, 1, 2, 2 * GIB, 1, 50 * GIB)]
+    assert levels == [Level.OK, Level.LOW, Level.REFUSING, Level.REFUSING, Level.LOW, Level.REFUSING, Level.OK]
+    assert log_dir.refusal is None and log_dir.reserves
+    said = [(record.levelname, record.getMessage().removeprefix(f"{log_dir.path} has ")) for record in caplog.records]
+    assert [level for level, _ in said] == ["WARNING", "ERROR", "WARNING", "ERROR", "WARNING"]
+    assert said[0][1].endswith("fewer than disk.warn.free.bytes (2147483648): the metadata needs room")
+    assert "what comes of the metadata waits for room, and a controller leads no more; add space" in said[1][1]
+    assert said[2][1] == "2147483648 bytes free again"
 
 
 def test_what_keeps_the_ballast_away_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
