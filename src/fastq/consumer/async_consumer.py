@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import AsyncRecordIterator, FetchedRecords, Record
-from fastq.consumer.base import K, Partition, Topics, V
+from fastq.consumer.base import OVERDUE_S, K, Partition, Topics, V
 from fastq.consumer.calls import ConsumerCalls, Steps, Tell, Wait
 from fastq.consumer.committable import Committable
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fastq.consumer")
 
 T = TypeVar("T")
-# Connections and metadata come without an announcement: how often to look while they are awaited, and otherwise.
+# The least time between two looks by the clock, and the most.
 LOOK_AGAIN_S = 0.005
 LOOK_AROUND_S = 0.5
 
@@ -216,6 +216,7 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         self._check_open()
         if self._driver is None:
             self._driver = AsyncDriver(self._core)
+            self._driver.told = self._progressed
         else:
             self._driver.check_loop()
         return self._driver
@@ -284,8 +285,9 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
             driver.loop.call_soon(self._callbacks.popleft())
         driver.kick()
         wakeup = self._wakeup_in()
-        wait = LOOK_AROUND_S if wakeup is None else min(wakeup, LOOK_AROUND_S)
-        wait = LOOK_AGAIN_S if self._sends_blocked else wait
+        # The driver tells when a connection is ready and when the metadata changed; a back-off ends by the clock alone.
+        wait = OVERDUE_S if self._sends_blocked else LOOK_AROUND_S
+        wait = wait if wakeup is None else min(wakeup, wait)
         due = driver.loop.time() + max(wait, LOOK_AGAIN_S)
         if self._timer is None or due < self._timer.when():
             if self._timer is not None:

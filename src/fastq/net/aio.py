@@ -14,6 +14,7 @@ import contextlib
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fastq.errors import ClientClosed, ForkedClient, WrongEventLoop
@@ -35,12 +36,15 @@ JOINED_BYTES_MAX = 32 * 1024
 class AsyncDriver:
     """Runs one core in one event loop. Not thread-safe: the loop's thread only, but `kick_threadsafe`.
 
-    Invariant: while the driver is open, a turn is scheduled for `core.deadline` or earlier.
+    Invariant: while the driver is open, a turn is scheduled for `core.deadline` or earlier. `told` is called at the end of a turn in which,
+    or before which, a connection became ready or the metadata changed: who could not send something may look again.
     """
 
     def __init__(self, core: ClientCore, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.core = core
         self.loop = loop if loop is not None else asyncio.get_running_loop()
+        self.told: Callable[[], object] | None = None
+        self._told_of = (0, 0)
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
@@ -121,6 +125,9 @@ class AsyncDriver:
                 break
         if core.deadline < self._timer_at:
             self._arm(core.deadline - now)
+        if self.told is not None and self._told_of != (core.ready_total, core.metadata.generation):
+            self._told_of = (core.ready_total, core.metadata.generation)
+            self.told()
 
     def _arm(self, delay_s: float) -> None:
         if self._timer is not None:

@@ -78,6 +78,7 @@ class ClientCore(Timers):
         self.writable: dict[Connection, None] = {}
         self.completions: deque[tuple[Done, Any, FastqError | None]] = deque()
         self.deadline = 0.0
+        self.ready_total = 0  # connections that became ready: with `metadata.generation`, what lets something be sent that could not be
         self.closed = False
         self.on_close: dict[object, Callable[[], object]] = {}
         self.last_error: FastqError | None = None
@@ -397,6 +398,7 @@ class ClientCore(Timers):
             return
         peer.failures, peer.last_error, peer.ready_at = 0, None, now
         self.last_error = None
+        self.ready_total += 1
         self._outages.ready(peer.address, peer.label, now)
         if self._outages.knows(peer.address):
             self.call_at(now + SHORT_LIFE_S, lambda now: self._look_at_life(peer, connection, now))
