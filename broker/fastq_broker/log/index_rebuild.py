@@ -6,6 +6,7 @@ Rules
 - Reads meanwhile take what is there by then. Who would have to go through more than the loop has time for gets REPLICA_NOT_AVAILABLE, as
   where a log is recovered late; of the metadata's log, which nobody can be told that of, it is gone through.
 - One at a time of a segment, and none for some time after it. One that is deleted, cut, replaced or closed meanwhile has no use of it.
+- A transaction index that is damaged, or has less than was written, is made again likewise: committed records are refused until then.
 - Behind a damaged batch it goes on where an old entry leads that its batch bears out: other offsets are served.
 - A stop ends it; what it leaves is an index that has too few entries, which the next read finds.
 """
@@ -19,21 +20,25 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .failures import failures
 from .files import READ, FdBudget, FileHandle
+from .producer_state import CompletedTransaction, ProducerState
 from .recovery import note_batches
 from .recovery_progress import RecoveryStopped
 from .scan import CorruptSegment, WildIndex, iter_bounds
-from .segment import Segment
-from .stored_batches import RecoveryReport
+from .segment import TXN_INDEX_SUFFIX, Segment
+from .stored_batches import RecoveryReport, iter_verified
+from .stored_producers import load_snapshot, replay, replay_batch
+from .truncation import producer_snapshots
 
 if TYPE_CHECKING:
     from .log_dir import LogDir
     from .log_reads import LogReads
+    from .partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -125,14 +130,12 @@ class IndexRebuild:
 
     def refusal(self) -> KafkaError:
         """What to answer who cannot be served until then."""
-        return error_for_code(
-            ErrorCode.REPLICA_NOT_AVAILABLE,
-            "the segment's index was wild and is being made again",
-            topic=self.log.topic,
-            partition=self.log.partition,
-            file=self.segment.index.path,
-            hint="Try it again",
-        )
+        return _refusal(self.log, self.segment.index.path)
+
+    def give_up(self) -> None:
+        """It has failed, or has ended."""
+        if self.segment.rebuilding is self:
+            self.segment.rebuilding = None
 
 
 def rebuild(log: LogReads, segment: Segment, error: WildIndex) -> None:
@@ -153,15 +156,119 @@ def rebuild(log: LogReads, segment: Segment, error: WildIndex) -> None:
     )
     segment.rebuilt_ms = now_ms
     segment.begin_indexes_anew(work)
-    begin = log.dir.index_rebuild
+    _begin(work)
+
+
+class _Reader(Segment):
+    """A segment object of the thread's own, which keeps what it finds."""
+
+    __slots__ = ()
+
+    def note_abort(self, transaction: CompletedTransaction) -> None:
+        self.unwritten_aborts.append(transaction)
+
+
+class AbortsRebuild:
+    """The aborted transactions of one segment as they are found again, in its batches and in what was open at its begin.
+
+    Any thread calls `make`, once; all else is the event loop's.
+    """
+
+    def __init__(self, log: LogReads, segment: Segment) -> None:
+        self.log = log
+        self.segment = segment
+        self.stopped = False
+        budget = FdBudget(16)
+        self._segments: list[Segment] = [
+            _Reader(
+                log.files,
+                budget,
+                each.directory,
+                each.base_offset,
+                size=each.size,
+                index_interval_bytes=each.index_interval_bytes,
+                index_bytes_max=each.index_bytes_max,
+                created_ms=each.created_ms,
+            )
+            for each in log.segments[: log.segments.index(segment) + 1]
+        ]
+
+    def make(self) -> None:
+        """Go through the segment, and those before it since the last snapshot of producers. Raises RecoveryStopped, OSError."""
+        log, own = cast("PartitionLog", self.log), self._segments[-1]
+        report = RecoveryReport(on_read=self._look_up)
+        producers = ProducerState(log.name, expiration_ms=log.producer_expiration_ms)
+        load_snapshot(log, producers, producer_snapshots(log), own.base_offset)
+        if producers.end_offset < own.base_offset:
+            replay(log, producers, self._segments, producers.end_offset, own.base_offset, report)
+        try:
+            for header, data in iter_verified(log.files, own, 0, report):
+                if header.producer_id >= 0:
+                    replay_batch(producers, header, data, own, log.clock())
+        except CorruptSegment as error:
+            logger.error("rebuilding the transaction index: %s", error)
+
+    def _look_up(self, size: int) -> None:
+        if self.stopped or self.segment.aborts_rebuilding is not self:
+            raise RecoveryStopped
+
+    def install(self) -> None:
+        """Give the segment its file, if it still is the log's and has it not. Raises OSError."""
+        log, segment = self.log, self.segment
+        if segment.aborts_rebuilding is self and segment in log.segments:
+            log.durability.unsettle(segment.base_offset)
+            segment.take_aborts(self._segments[-1].unwritten_aborts)
+
+    def give_up(self) -> None:
+        """It has failed: who asks next has it tried again."""
+        if self.segment.aborts_rebuilding is self:
+            self.segment.aborts_rebuilding = self.segment.aborts_rebuilt_ms = None
+
+    def refusal(self) -> KafkaError:
+        """What to answer who cannot be served until then."""
+        return _refusal(self.log, self.segment.path_of(TXN_INDEX_SUFFIX))
+
+
+def rebuild_aborts_of(log: LogReads, segment: Segment, error: CorruptSegment) -> bool:
+    """Have the transaction index of a segment made again, as `rebuild` has the others; False where that was begun a short time ago.
+    Raises OSError, CorruptSegment."""
+    now_ms = log.dir.monotonic_ms()
+    if segment.aborts_rebuilt_ms is not None and now_ms - segment.aborts_rebuilt_ms < _INTERVAL_MS:
+        return False
+    work = AbortsRebuild(log, segment)
+    segment.begin_aborts_anew(work)
+    logger.warning(
+        "%s is damaged, it is made again from the segment: at byte %d, %s", error.path, error.position, error.reason
+    )
+    segment.aborts_rebuilt_ms = now_ms
+    _begin(work)
+    return True
+
+
+def _begin(work: Rebuild) -> None:
+    """Do it in a thread, or where there is none at once. Raises OSError."""
+    begin = work.log.dir.index_rebuild
     if begin is not None and begin(work):
         return
     try:
         work.make()
-    except OSError:
-        segment.rebuilding = None
-        raise
-    work.install()
+        work.install()
+    finally:
+        work.give_up()
+
+
+def _refusal(log: LogReads, path: str) -> KafkaError:
+    return error_for_code(
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        "an index of the segment was damaged and is being made again",
+        topic=log.topic,
+        partition=log.partition,
+        file=path,
+        hint="Try it again",
+    )
+
+
+Rebuild = IndexRebuild | AbortsRebuild
 
 
 class IndexRebuilds:
@@ -171,7 +278,7 @@ class IndexRebuilds:
         self._loop: Any = None
         self._threads: Callable[[int, str], Executor]
         self._thread: Executor | None = None
-        self._under_way: dict[IndexRebuild, Future[None]] = {}
+        self._under_way: dict[Rebuild, Future[None]] = {}
 
     def attach(self, dirs: Sequence[LogDir], loop: Any, threads: Callable[[int, str], Executor]) -> None:
         """Have them made so for the logs of these directories from now on; see LateRecovery.attach."""
@@ -180,7 +287,7 @@ class IndexRebuilds:
         for log_dir in dirs:
             log_dir.index_rebuild = self.begin
 
-    def begin(self, work: IndexRebuild) -> bool:
+    def begin(self, work: Rebuild) -> bool:
         """Whether a thread does it."""
         if self._thread is None:
             self._thread = self._threads(1, "fastq-rebuild-indexes")
@@ -203,12 +310,12 @@ class IndexRebuilds:
             self._thread.shutdown()
             self._thread = None
 
-    def _done(self, work: IndexRebuild, future: Future[None]) -> None:
+    def _done(self, work: Rebuild, future: Future[None]) -> None:
         """Runs in the thread, or where the future was cancelled."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._heard, work, future)
 
-    def _heard(self, work: IndexRebuild, future: Future[None]) -> None:
+    def _heard(self, work: Rebuild, future: Future[None]) -> None:
         if self._under_way.pop(work, None) is None:
             return
         log, segment = work.log, work.segment
@@ -222,5 +329,4 @@ class IndexRebuilds:
         except Exception as error:
             failures.report(f"making the index of {segment.log.path} again", error)
         finally:
-            if segment.rebuilding is work:
-                segment.rebuilding = None
+            work.give_up()

@@ -28,7 +28,7 @@ from .files import FULL, FdBudget, Files, is_full, is_shortage
 from .flusher import Flusher
 
 if TYPE_CHECKING:
-    from .index_rebuild import IndexRebuild
+    from .index_rebuild import Rebuild
     from .partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class LogDir:
         """Hears of each piece of a log that a recovery has read."""
         self.late_recovery: Callable[[PartitionLog], KafkaError] | None = None
         """Has a thread read a log that has much to read, and answers the error for who touches it meanwhile; None: it is read at once."""
-        self.index_rebuild: Callable[[IndexRebuild], bool] | None = None
+        self.index_rebuild: Callable[[Rebuild], bool] | None = None
         """Has a thread make a segment's indexes again, and answers whether there is one; None: it is done at once."""
         self._untold_shortages = 0
         self._next_line_ms = monotonic_ms()  # from then on a shortage is said again

@@ -23,7 +23,7 @@ from .config import METADATA_TOPIC
 from .durability import Durability, first_segment_from
 from .failures import failures
 from .files import FileHandle, Files
-from .index_rebuild import rebuild
+from .index_rebuild import rebuild, rebuild_aborts_of
 from .log_dir import LogDir
 from .scan import (
     NO_UPPER,
@@ -208,15 +208,16 @@ class LogReads:
         """Aborted transactions with records between the two offsets (the upper one excluded), for read_committed.
 
         A marker may lie far above its records, so later segments are asked too, until one says that nothing can follow; of those
-        without aborted transactions nothing is read. Raises KafkaStorageError, CorruptMessage.
+        without aborted transactions nothing is read. Raises KafkaStorageError, CorruptMessage, ReplicaNotAvailable while a file is made
+        again.
         """
         found: list[txn_index.AbortedTransaction] = []
         segments = self.segments
         for number in range(first_segment_from(self._bases, first_offset), len(segments)):
             try:
-                entries, complete = segments[number].aborted(first_offset, upper_offset)
+                entries, complete = self._aborted_in(segments[number], first_offset, upper_offset)
             except OSError as error:
-                path = segments[number].path_of(TXN_INDEX_SUFFIX)
+                path = error.filename or segments[number].path_of(TXN_INDEX_SUFFIX)
                 raise self.dir.refuse("reading the transaction index", path, error) from error
             except CorruptSegment as error:  # aborted records would be read as committed ones
                 raise self._corrupt(error) from error
@@ -224,6 +225,20 @@ class LogReads:
             if complete:
                 break
         return found
+
+    def _aborted_in(
+        self, segment: Segment, first_offset: int, upper_offset: int
+    ) -> tuple[list[txn_index.AbortedTransaction], bool]:
+        """What a segment says of them; a damaged file is made again. Raises ReplicaNotAvailable until then, CorruptSegment, OSError."""
+        try:
+            if segment.aborts_rebuilding is None:
+                return segment.aborted(first_offset, upper_offset)
+        except CorruptSegment as error:
+            if not rebuild_aborts_of(self, segment, error):
+                raise
+        if segment.aborts_rebuilding is not None:
+            raise segment.aborts_rebuilding.refusal()
+        return segment.aborted(first_offset, upper_offset)
 
     def upper_offset_of(self, piece: LogSlice) -> int:
         """An offset above all records of a slice that was read from this log, as near to them as the index tells."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -19,14 +20,14 @@ from . import txn_index
 from .files import READ_WRITE, READ_WRITE_CREATE, FdBudget, FileHandle, Files, is_shortage
 from .offset_index import OffsetIndex
 from .producer_state import CompletedTransaction
-from .scan import WildIndex
+from .scan import CorruptSegment, WildIndex
 from .time_index import NO_TIMESTAMP, TimeIndex
 
 if TYPE_CHECKING:
     from fastq._native.records import BatchHeader
 
     from .flusher import Flusher
-    from .index_rebuild import IndexRebuild
+    from .index_rebuild import AbortsRebuild, IndexRebuild
 
 INT32_MAX: Final = (1 << 31) - 1
 NEVER: Final = (1 << 63) - 1
@@ -127,6 +128,8 @@ class Segment:
     """
 
     __slots__ = (
+        "_aborts_bytes",
+        "_aborts_crc",
         "_bytes_since_index_entry",
         "_files",
         "_first_timestamp",
@@ -135,6 +138,8 @@ class Segment:
         "_indexes_made",
         "_timestamps_known",
         "_written_back",
+        "aborts_rebuilding",
+        "aborts_rebuilt_ms",
         "base_offset",
         "created_ms",
         "directory",
@@ -205,6 +210,11 @@ class Segment:
         self.name_synced = size > 0
         """Whether the files' names are known to be on disk."""
         self._has_aborts = True  # for all that is known
+        self._aborts_bytes = -1 if size else 0  # as many the `.txnindex` has at least; -1 until it has been looked at
+        self._aborts_crc = 0  # of its bytes when they were last found whole
+        self.aborts_rebuilding: AbortsRebuild | None = None
+        """What makes the `.txnindex` again; what is to be added to it waits in `unwritten_aborts`."""
+        self.aborts_rebuilt_ms: int | None = None
         self.txn_index_unsynced = False
         """Whether the `.txnindex` was changed since it was last synced."""
         self.unwritten_aborts: list[CompletedTransaction] = []
@@ -399,14 +409,16 @@ class Segment:
 
     def write_aborts(self) -> None:
         """Write the aborted transactions that a shortage has kept from the `.txnindex`. Raises OSError."""
-        while self.unwritten_aborts:
+        while self.unwritten_aborts and self.aborts_rebuilding is None:
             txn_index.append_entry(self._files, self.path_of(TXN_INDEX_SUFFIX), self.unwritten_aborts[0])
             del self.unwritten_aborts[0]
+            if self._aborts_bytes >= 0:
+                self._aborts_bytes += txn_index.ENTRY_BYTES
 
     def aborted(self, first_offset: int, upper_offset: int) -> tuple[list[txn_index.AbortedTransaction], bool]:
         """What txn_index.find says of the `.txnindex` file and of what waits for it; where there is none, that is remembered.
 
-        Raises OSError.
+        Raises CorruptSegment where the file is not whole, or has less than was written, OSError.
         """
         if not self._has_aborts:
             return [], False
@@ -415,6 +427,7 @@ class Segment:
             data = self._files.read_file(path)
         except FileNotFoundError:
             data = b""
+        self._check_aborts(data, path)
         if self.unwritten_aborts:
             data += txn_index.encode(
                 (one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset)
@@ -425,10 +438,56 @@ class Segment:
             return [], False
         return txn_index.find(data, path, first_offset, upper_offset)
 
+    def _check_aborts(self, data: bytes, path: str) -> None:
+        """See that the bytes of the `.txnindex` are whole. Raises CorruptSegment."""
+        if len(data) < self._aborts_bytes:
+            raise CorruptSegment(path, len(data), f"the file has {len(data)} bytes, {self._aborts_bytes} were written")
+        crc = zlib.crc32(data)
+        if data and crc != self._aborts_crc:
+            problem = txn_index.damage(data, path, self.base_offset)
+            if problem is not None:
+                raise problem
+            self._aborts_crc = crc
+        self._aborts_bytes = len(data)
+
+    def begin_aborts_anew(self, rebuild: AbortsRebuild) -> None:
+        """Leave the `.txnindex` to `take_aborts`. Until then it is such that a load makes it again, too. Raises OSError."""
+        self._spoil_aborts(self._files.size_bytes(self.path_of(TXN_INDEX_SUFFIX)))
+        self.aborts_rebuilding = rebuild
+
+    def _spoil_aborts(self, size: int) -> None:
+        """Have a `.txnindex` of so many bytes end within an entry, which nobody takes for whole. Raises OSError."""
+        if not size % txn_index.ENTRY_BYTES:
+            handle = FileHandle(self._files, self.path_of(TXN_INDEX_SUFFIX), READ_WRITE_CREATE)
+            self._files.write_all(handle.fd, b"\0", size)
+
+    def take_aborts(self, made: Sequence[CompletedTransaction]) -> None:
+        """Put the aborted transactions that were found again in the place of the damaged file. Raises OSError: it stays then."""
+        known = made[-1].last_offset if made else -1
+        entries = [*made, *(one for one in self.unwritten_aborts if one.last_offset > known)]
+        path = self.path_of(TXN_INDEX_SUFFIX)
+        data = txn_index.encode(
+            (one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset) for one in entries
+        )
+        if data:
+            self._files.write_file(path, data, sync=False)
+        else:
+            self._files.remove_if_exists(path)
+        self.aborts_rebuilding = None
+        self.unwritten_aborts = []
+        self._aborts_bytes = len(data)
+        self.txn_index_unsynced = self._has_aborts = bool(data)
+
     def forget_aborts(self, offset: int) -> None:
-        """Drop the aborted transactions whose markers lie at or above `offset`. Raises OSError."""
+        """Drop the aborted transactions whose markers lie at or above `offset`; a damaged file stays as it is, to be made again when it is
+        looked at. Raises OSError."""
+        self.aborts_rebuilding = self.aborts_rebuilt_ms = None
+        size = self._files.size_bytes(self.path_of(TXN_INDEX_SUFFIX))
+        if size < self._aborts_bytes:
+            self._spoil_aborts(size)
+        self._aborts_bytes = -1
         self.unwritten_aborts = [one for one in self.unwritten_aborts if one.last_offset < offset]
-        left = txn_index.truncate(self._files, self.path_of(TXN_INDEX_SUFFIX), offset)
+        left = txn_index.truncate(self._files, self.path_of(TXN_INDEX_SUFFIX), offset, self.base_offset)
         self.txn_index_unsynced = left or bool(self.unwritten_aborts)
 
     # -- rolling
@@ -468,7 +527,7 @@ class Segment:
         self.log.give_back()
 
     def release(self) -> None:
-        self.rebuilding = None
+        self.rebuilding = self.aborts_rebuilding = None
         self.log.release()
         self.index.release()
         self.time_index.release()

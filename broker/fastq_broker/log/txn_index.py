@@ -3,7 +3,7 @@
 An entry has 34 bytes, big-endian:
     0  version 2 (0)    2  producer id 8    10  first offset 8    18  last offset 8 (the marker's)    26  last stable offset 8
 Entries are in the order of their markers. One that makes no sense is never passed over: what it stood for would be read as committed. A
-load makes such a file again from the segment. Source: TransactionIndex, AbortedTxn.
+load makes such a file again from the segment, and so does a read that meets it. Source: TransactionIndex, AbortedTxn.
 """
 
 from __future__ import annotations
@@ -28,21 +28,6 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
-
-
-def read_entries(files: Files, path: str) -> list[AbortedTransaction]:
-    """All entries of a file, none when it is absent; stops at the first that makes no sense. Raises OSError."""
-    try:
-        data = files.read_file(path)
-    except FileNotFoundError:
-        return []
-    entries: list[AbortedTransaction] = []
-    for at in range(0, len(data) - len(data) % ENTRY_BYTES, ENTRY_BYTES):
-        version, producer_id, first, last, stable = _ENTRY.unpack_from(data, at)
-        if version != 0 or last < first or (entries and last <= entries[-1].last_offset):
-            break
-        entries.append(AbortedTransaction(producer_id, first, last, stable))
-    return entries
 
 
 def damage(data: bytes, path: str, base_offset: int) -> CorruptSegment | None:
@@ -94,7 +79,7 @@ def find(data: bytes, path: str, first_offset: int, upper_offset: int) -> tuple[
     for number in range(start, count):
         version, producer_id, first, last, stable = _ENTRY.unpack_from(data, number * ENTRY_BYTES)
         if problem := _problem(version, first, last, before):
-            raise CorruptSegment(path, number * ENTRY_BYTES, f"{problem}; the next start makes the file again")
+            raise CorruptSegment(path, number * ENTRY_BYTES, problem)
         before = last
         if first < upper_offset:
             found.append(AbortedTransaction(producer_id, first, last, stable))
@@ -122,11 +107,16 @@ def append_entry(files: Files, path: str, transaction: CompletedTransaction) -> 
     files.write_all(handle.fd, entry, size - size % ENTRY_BYTES)
 
 
-def truncate(files: Files, path: str, end_offset: int) -> bool:
-    """Drop the entries whose marker lies at or above `end_offset`; whether a file is left, which has to be synced. Raises OSError."""
-    if not files.size_bytes(path):
+def truncate(files: Files, path: str, end_offset: int, base_offset: int) -> bool:
+    """Drop the entries whose marker lies at or above `end_offset`; whether a file is left, which has to be synced. One that is damaged is
+    left as it is: what cannot be read in it must not be forgotten. Raises OSError."""
+    try:
+        entries = read_whole(files, path, base_offset)
+    except CorruptSegment:
+        return True
+    if not entries:
         return False
-    keep = [entry for entry in read_entries(files, path) if entry.last_offset < end_offset]
+    keep = [entry for entry in entries if entry.last_offset < end_offset]
     if not keep:
         files.remove_if_exists(path)
         return False

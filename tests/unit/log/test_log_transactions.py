@@ -276,9 +276,13 @@ def test_an_index_of_aborts_that_cannot_be_read_is_no_empty_one(
     data = bytearray(path.read_bytes())
     data[34 + 1] = 9
     path.write_bytes(data)
+    assert [entry.producer_id for entry in log.aborted_transactions(0, 4)] == [1, 2]
+    assert (
+        f"{path.name} is damaged, it is made again from the segment: at byte 34, the entry has version 9" in caplog.text
+    )
+    path.write_bytes(data)  # again so soon
     with pytest.raises(CorruptMessage, match=r"txnindex: at byte 34: the entry has version 9, expected 0"):
         log.aborted_transactions(0, 4)
-    assert path.name in caplog.text
     files.plan(Fault("open", errno.EIO, ".txnindex"))
     with pytest.raises(KafkaStorageError, match="reading the transaction index failed"):
         log.aborted_transactions(0, 4)

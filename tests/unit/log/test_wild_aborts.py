@@ -1,0 +1,207 @@
+"""Transaction indexes that are damaged while their log is in use: nothing aborted is told as committed, and a thread makes them again."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fastq_broker.log import LogConfig, PartitionLog, txn_index
+from fastq_broker.log.segment import TXN_INDEX_SUFFIX
+from faulty_files import Fault, FaultyFiles
+from log_support import START_MS, TOPIC_ID, Later, Loop, StandingClock, crash, one_batch, open_manager
+
+from fastq.errors import KafkaError, KafkaStorageError, ReplicaNotAvailable
+
+CONFIG = LogConfig(segment_bytes=2_000, file_delete_delay_ms=0)
+COUNT = 40
+PRODUCERS = 5
+
+
+def _write(data: bytes, at: int = 0) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(data)
+
+    return damage
+
+
+def _cut(size: int) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        with path.open("r+b") as file:
+            file.truncate(max(0, path.stat().st_size - size))
+
+    return damage
+
+
+def _backwards(path: Path) -> None:
+    data, size = path.read_bytes(), txn_index.ENTRY_BYTES
+    path.write_bytes(b"".join(data[at : at + size] for at in range(len(data) - size, -1, -size)))
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "a version that is none": _write(b"\0\7"),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "backwards": _backwards,
+    "cut within an entry": _cut(5),
+    "cut between entries": _cut(txn_index.ENTRY_BYTES),
+    "empty": _cut(1 << 20),
+    "gone": lambda path: path.unlink(),
+}
+CERTAIN = [how for how in DAMAGES if how not in ("cut between entries", "gone")]
+"""What the next process finds too."""
+
+
+class World:
+    """A log with transactions that pass from segment to segment, and what of them was aborted."""
+
+    def __init__(self, directory: Path, files: FaultyFiles | None = None) -> None:
+        self.directory, self.files, self.clock = directory, files, StandingClock()
+        self.loop, self.thread = Loop(), Later()
+        self.sequences = dict.fromkeys(range(PRODUCERS), 0)
+        self.open: dict[int, int] = {}
+        self.aborted: list[tuple[int, int, int]] = []
+        self.begin()
+        for number in range(COUNT):
+            self.step(number)
+        assert len(self.log.segments) > 3
+
+    def begin(self) -> None:
+        self.manager = open_manager(self.directory, CONFIG, files=self.files, clock=self.clock)
+        self.manager.late.attach(self.manager.dirs, self.loop, lambda count, name: self.thread)
+        self.manager.create("t", 0, TOPIC_ID)
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.manager.logs["t", 0]
+
+    def step(self, number: int) -> None:
+        producer = number % PRODUCERS
+        if producer in self.open:
+            commit = number % 3 == 0
+            ended = self.log.append_transaction_marker(
+                producer_id=producer,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                commit=commit,
+                leader_epoch=0,
+                now_ms=START_MS,
+            )
+            first = self.open.pop(producer)
+            if not commit:
+                self.aborted.append((producer, first, ended.base_offset))
+        batch = one_batch(
+            [b"v" * 90], producer_id=producer, epoch=0, sequence=self.sequences[producer], transactional=True
+        )
+        self.sequences[producer] += 1
+        self.open[producer] = self.log.append(batch, leader_epoch=0, now_ms=START_MS, transaction_version=1).base_offset
+
+    def told(self) -> list[tuple[int, int, int]]:
+        log = self.log
+        found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+        return sorted((each.producer_id, each.first_offset, each.last_offset) for each in found)
+
+    def wanted(self) -> list[tuple[int, int, int]]:
+        return sorted(each for each in self.aborted if each[2] >= self.log.log_start_offset)
+
+    def paths(self) -> list[Path]:
+        paths = (Path(segment.path_of(TXN_INDEX_SUFFIX)) for segment in self.log.segments)
+        return [path for path in paths if path.exists()]
+
+    def settle(self) -> None:
+        for _ in range(20):
+            try:
+                assert self.told() == self.wanted()
+                return
+            except ReplicaNotAvailable:
+                self.thread.run()
+                self.loop.turn()
+        raise AssertionError("it goes on and on")
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_nothing_aborted_is_told_as_committed(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(tmp_path)
+    assert world.told() == world.wanted()
+    (path, *_), good = world.paths(), [path.read_bytes() for path in world.paths()]
+    DAMAGES[how](path)
+    for _ in range(3):
+        with pytest.raises(ReplicaNotAvailable, match="is being made again"):
+            world.told()
+    assert len(world.thread.jobs) == 1
+    for number in range(COUNT, COUNT + 9):
+        world.step(number)
+    world.settle()
+    assert [path.read_bytes() for path in world.paths()][: len(good) - 1] == good[:-1]
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert line.startswith(f"{path} is damaged, it is made again from the segment")
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("which", [0, -1])
+def test_whatever_goes_on_beside_it(tmp_path: Path, how: str, which: int) -> None:
+    steps = ("append", "roll", "truncate", "delete", "close", "crash")
+    for number, (step, when) in enumerate(itertools.product(steps, ("before", "beside", "heard"))):
+        if step in ("close", "crash") and when == "before" and how not in CERTAIN:
+            continue  # nobody has looked: it is not missed, nor by Apache Kafka
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        world = World(directory)
+        assert world.told() == world.wanted()
+        DAMAGES[how](world.paths()[which])
+        if when != "before":
+            with pytest.raises(ReplicaNotAvailable):
+                world.told()
+        if when == "heard":
+            world.thread.run()
+        log = world.log
+        if step == "append":
+            for each in range(COUNT, COUNT + 12):
+                world.step(each)
+        elif step == "roll":
+            log.roll(START_MS)
+        elif step == "truncate":
+            end = max(last for _, _, last in world.aborted)
+            log.truncate_to(end)
+            world.aborted = [each for each in world.aborted if each[2] < end]
+        elif step == "delete":
+            log.high_watermark = log.log_end_offset
+            log.delete_records_before(log.segments[1].base_offset)
+            log.drop_oldest(1)
+        else:
+            if step == "close":
+                assert world.manager.close()
+            else:
+                crash(world.manager)
+            world.thread.jobs.clear()
+            world.begin()
+        world.loop.turn()
+        world.settle()
+        with contextlib.suppress(KafkaError):
+            world.manager.close()
+        world.begin()
+        world.settle()
+
+
+def test_room_that_is_short_while_it_is_made(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    world = World(tmp_path, files)
+    path = world.paths()[0]
+    _backwards(path)
+    with pytest.raises(ReplicaNotAvailable):
+        world.told()
+    files.plan(Fault("write", errno.ENOSPC, TXN_INDEX_SUFFIX))
+    world.thread.run()
+    world.loop.turn()
+    damaged = path.read_bytes()
+    with pytest.raises((ReplicaNotAvailable, KafkaStorageError)):
+        world.told()
+    assert path.read_bytes() == damaged, "it is not forgotten that it is damaged"
+    assert world.log.dir.offline is None
+    files.heal()
+    world.settle()
