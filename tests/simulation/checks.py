@@ -177,6 +177,11 @@ class Checks:
             return
         key = f"{replica.topic}-{replica.partition}", replica.topic_id
         watermark = log.high_watermark
+        if log.leader_epoch > replica.leader_epoch:
+            raise Violation(
+                f"{key[0]} on {node} has records of epoch {log.leader_epoch}, of which it does not know: its leader's is "
+                f"{replica.leader_epoch} (KAFKA-18723)"
+            )
         if shared.machine.leads:
             epoch = replica.leader_epoch
             other = self._partition_leaders.setdefault((key, epoch), node.node_id)

@@ -18,6 +18,7 @@ from fastq_broker.controller.cluster_control import ClusterControl
 from fastq_broker.controller.controller import Controller
 from fastq_broker.controller.elections import Election, PartitionChange
 from fastq_broker.controller.snapshots import SnapshotKeeper
+from fastq_broker.handlers.fetch import _Fetch
 from fastq_broker.log.producer_state import ProducerState
 from fastq_broker.log.retention import apply_retention
 from fastq_broker.log.visibility import Visibility
@@ -43,7 +44,7 @@ LAST_MOMENT_S = 2.8
 
 class Mutation(NamedTuple):
     """`change(original)` makes what `owner` has under `name` instead; `seed` finds it, and says so with `words`, a regular expression.
-    Where there is a `trouble` that the seed has, it finds nothing without that."""
+    Where there is a `trouble` that the seed has, it finds nothing without that. `other`: owner, name and change of what else it takes."""
 
     owner: Any
     name: str
@@ -51,6 +52,7 @@ class Mutation(NamedTuple):
     seed: int
     words: str
     trouble: str = ""
+    other: tuple[Any, str, Callable[[Any], Any]] | None = None
 
 
 def _watermark_of_the_leader(original: Any) -> Any:
@@ -187,8 +189,7 @@ def _elects_the_first(original: Any) -> Any:
     return leader
 
 
-# -- mistakes that Apache Kafka's own code had. Of its others that are known, KAFKA-18723 has a rule (raft/test_raft_rules.py): a leader of
-# the quorum here reads what it answers at once, and not later, when its log may be another.
+# -- mistakes that Apache Kafka's own code had
 
 
 def _never_resigns(original: Any) -> Any:
@@ -332,6 +333,21 @@ def _refuses_for_good(original: Any) -> Any:
     return serve
 
 
+def _looks_before_it_waits(original: Any) -> Any:
+    """KAFKA-18723, of the leader: what is answered is what its log has become since it was looked whether it leads."""
+
+    def find(self: _Fetch, request: Any) -> Any:
+        waited = (replica for replica, each in self.watched.items() if each is request)
+        return next(waited, None) or original(self, request)
+
+    return find
+
+
+def _appends_what_is_newer(original: Any) -> Any:
+    """KAFKA-18723, of the follower: it appends whatever has come, as it was asked for in the epoch that it knows."""
+    return staticmethod(lambda part, leader_epoch: part.records[: part.whole_bytes])
+
+
 MUTATIONS = {
     "the leader alone moves the high watermark": Mutation(
         Partition, "count", _watermark_of_the_leader, 0, "is committed up to"
@@ -360,7 +376,7 @@ MUTATIONS = {
     "a controller votes twice in an epoch": Mutation(
         Answers, "_grants", _votes_for_everybody, 10, "both lead the metadata quorum"
     ),
-    "a controller votes for who has less": Mutation(Answers, "_grants", _votes_for_who_has_less, 8, "was committed"),
+    "a controller votes for who has less": Mutation(Answers, "_grants", _votes_for_who_has_less, 25, "was committed"),
     "metadata is committed without a majority": Mutation(
         Leadership, "majority_has", _commits_alone, 0, "was committed"
     ),
@@ -406,6 +422,14 @@ MUTATIONS = {
     "a controller of before refuses for good (KAFKA-14154)": Mutation(
         ClusterControl, "serve", _refuses_for_good, 488, "not well"
     ),
+    "a batch of a later epoch is appended (KAFKA-18723)": Mutation(
+        ReplicaFetcher,
+        "_usable",
+        _appends_what_is_newer,
+        280,
+        "of which it does not know",
+        other=(_Fetch, "_find", _looks_before_it_waits),
+    ),
     "a preferred leader is elected that is not in sync": Mutation(
         PartitionChange, "_leader", _elects_the_first, 20, "is committed up to|was committed", "elections"
     ),
@@ -419,7 +443,7 @@ MUTATIONS = {
         ReplicaFetcher, "_make_room", _takes_a_gap_for_a_loss, 0, "not well|not alike", "cleaning"
     ),
     "a transaction commits no offsets": Mutation(
-        TransactionOperations, "_send_offsets", _does_nothing, 12, "as its copy", "own copiers"
+        TransactionOperations, "_send_offsets", _does_nothing, 30, "as its copy", "own copiers"
     ),
 }
 
@@ -428,9 +452,12 @@ MUTATIONS = {
 def mistaken(name: str) -> Iterator[Mutation]:
     """The broker with this mistake in it."""
     mutation = MUTATIONS[name]
-    original = mutation.owner.__dict__[mutation.name]
-    setattr(mutation.owner, mutation.name, mutation.change(original))
+    parts = [part for part in (mutation[:3], mutation.other) if part is not None]
+    originals = [owner.__dict__[part] for owner, part, _ in parts]
+    for (owner, part, change), original in zip(parts, originals, strict=True):
+        setattr(owner, part, change(original))
     try:
         yield mutation
     finally:
-        setattr(mutation.owner, mutation.name, original)
+        for (owner, part, _), original in zip(parts, originals, strict=True):
+            setattr(owner, part, original)

@@ -38,6 +38,8 @@ CLUSTER = "c" * 22
 PORT, CONTROLLER_PORT = 9092, 9093
 COMPACTION_S = 1.0
 """How long a round of the cleaner may take."""
+READS_S = 0.01, 0.1, 1.0
+"""How long a read of what is not in memory may take."""
 PAGE_BYTES = 4096
 """What a disk writes at once."""
 SETTINGS = {
@@ -264,6 +266,25 @@ class AtOnce(Executor):
         return future
 
 
+class LateReads(Executor):
+    """What waits for the disk, each a while of virtual time: what is read then is what is there then."""
+
+    def __init__(self, host: Host) -> None:
+        self._loop = host.loop
+        self._random = host.world.random_of(f"reads of {host} {host.world.now}")
+        self._delay_s = self._random.choice(READS_S)
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        self._loop.call_later(self._random.uniform(0.0, self._delay_s), partial(work, *args, **options))
+        return Future()
+
+
+def threads_of(host: Host, count: int, name: str) -> Executor:
+    """The threads of a process: where reads take time, so do those of the read-ahead."""
+    late = name == "fastq-read-ahead" and host.world.reads_are_cold
+    return LateReads(host) if late else AtOnce(count, name)
+
+
 class Node:
     """One node of the cluster, through all its lives; the first `count` of them are controllers too. `founded`: they are the first voters
     of a quorum that says in its log who they are, else all have it from their settings. `directories`: how many it has for its logs, in
@@ -347,7 +368,7 @@ class Node:
             new_id=lambda: random_uuid(random),
             files=self.disk,
             flusher=SlowFlusher(self.disk, host, self.sync_s),
-            threads=AtOnce,
+            threads=partial(threads_of, host),
             bind=lambda loop, name, port: self.network.bind(host, name, port),
         )
         config = BrokerConfig.from_mapping(self._settings)

@@ -1,4 +1,4 @@
-"""A directory for the nodes of a seed, and what they log as lines of its story."""
+"""A directory for the nodes of a seed, what they log as lines of its story, and what of their files is not in memory."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import gc
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fastq_broker import output
 from fastq_broker.log.failures import failures
 
 from simulation.world import World
@@ -34,6 +35,26 @@ class Log(logging.Handler):
         self._world.tell(loop.host, f"{record.levelname[0]} {text}")
         if record.exc_info and record.exc_info[1] is not None and "simulation" not in text:
             self.problem = self.problem or f"{loop.host} reports an error: {text}: {record.exc_info[1]!r}"
+
+
+COLD = 0.3
+"""How often what a connection is to send is not in memory, where that happens."""
+
+
+@contextmanager
+def cold_reads(world: World) -> Iterator[None]:
+    """What is sent of a file is not in memory at times: it goes out later, and is what the file has by then."""
+    originals = output.read_if_cached, output.is_cached
+    random = world.random_of("cold reads")
+
+    def or_cold(original: Callable[..., Any], cold: object) -> Any:
+        return lambda *asked: cold if world.reads_are_cold and random.random() < COLD else original(*asked)
+
+    output.read_if_cached, output.is_cached = or_cold(originals[0], None), or_cold(originals[1], False)
+    try:
+        yield
+    finally:
+        output.read_if_cached, output.is_cached = originals
 
 
 @contextmanager

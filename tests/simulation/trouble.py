@@ -33,6 +33,7 @@ class Trouble:
         """What has not befallen it will not any more, and what is broken is whole again."""
         self._armed.clear()
         self._cluster.network.mend()
+        self._cluster.world.reads_are_cold = False
         for node in self._cluster.nodes:
             node.full_until = node.fails_until = 0.0
             if node.disk is not None:

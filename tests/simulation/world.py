@@ -31,7 +31,7 @@ DRIFT = 0.1
 """How much faster or slower than the world's time a clock may be."""
 BOOTED_S = 100_000.0
 """How long ago a host may have begun to count."""
-SHARES = {"drift": 0.5, "cleaning": 0.3, "directories": 0.3, "elections": 0.3, "own copiers": 0.25}
+SHARES = {"drift": 0.5, "cleaning": 0.3, "directories": 0.3, "elections": 0.3, "own copiers": 0.25, "cold reads": 0.25}
 """Kinds of trouble that last all the time of a seed, and how many of the seeds have them."""
 
 ENDS_MAX = 20
@@ -57,6 +57,8 @@ class World:
         self.print = 0
         self.after_step: Callable[[Host], None] = lambda host: None
         self.network: Network
+        self.reads_are_cold = self.has("cold reads")
+        """Until all is mended."""
         self.hosts: list[Host] = []
         self.numbers = itertools.count(1)
         self._due: list[tuple[float, int, Host, asyncio.Handle]] = []
