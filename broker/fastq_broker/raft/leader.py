@@ -118,6 +118,10 @@ class Leadership:
         progress = self.others.get(key)
         return float("-inf") if progress is None else progress.caught_up_at
 
+    def directories_of(self, node_id: int) -> set[bytes]:
+        """With which directories a node has been heard."""
+        return {key.directory_id for key in self.others if key.node_id == node_id}
+
     def told(self, key: ReplicaKey, now: float) -> None:
         """A voter is being told who leads."""
         progress = self._of(key, now, True)

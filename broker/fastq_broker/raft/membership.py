@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastq.errors import ErrorCode, KafkaStorageError
-from fastq.protocol.uuid import ZERO_UUID
+from fastq.protocol.uuid import ZERO_UUID, uuid_to_str
 from fastq_broker.log.files import passes
 from fastq_broker.raft.answers import Answers
 from fastq_broker.raft.messages import AddVoter, RemoveVoter, UpdateVoter, Versions, VersionsAnswer, VoterAnswer
-from fastq_broker.raft.roles import Role
+from fastq_broker.raft.roles import Link, Role
 from fastq_broker.raft.voters import Voter, VoterSet
 
 logger = logging.getLogger(__name__)
@@ -121,6 +121,20 @@ class Membership(Answers):
         elif change.adds is not None and change.asked is not None:
             self._send(change.adds.key.node_id, change.adds.endpoints[self.config.listener], change.asked, now)
 
+    def _failed(self, link: Link, now: float) -> None:
+        """A new voter that does not answer is none, as with Apache Kafka: a vote more that nobody gives is soon one too many."""
+        ask, change = link.asked, self.change
+        super()._failed(link, now)
+        if change is not None and change.adds is not None and change.asked is not None and change.asked is ask:
+            self._settle(
+                self._said(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    "node {} does not answer at {}:{}: see that it runs and listens there".format(
+                        change.adds.key.node_id, *change.adds.endpoints[self.config.listener]
+                    ),
+                )
+            )
+
     def _has_versions(self, ask: Versions, answer: VersionsAnswer, now: float) -> None:
         change = self.change
         if change is None or change.asked is not ask or change.adds is None:
@@ -141,12 +155,14 @@ class Membership(Answers):
         assert self.leadership is not None
         behind_s = now - self.leadership.caught_up_at(voter.key)
         if behind_s > CAUGHT_UP_S:
-            self._settle(
-                self._said(
-                    ErrorCode.REQUEST_TIMED_OUT,
-                    f"node {voter.key.node_id} has not caught up with the metadata log: start it, and try again when it has",
-                )
+            others = self.leadership.directories_of(voter.key.node_id) - {voter.key.directory_id}
+            what = (
+                f"has not caught up with the metadata log with the directory {uuid_to_str(voter.key.directory_id)}, it follows it with "
+                f"{', '.join(sorted(map(uuid_to_str, others)))}"
+                if others
+                else "has not caught up with the metadata log: start it, and try again when it has"
             )
+            self._settle(self._said(ErrorCode.REQUEST_TIMED_OUT, f"node {voter.key.node_id} {what}"))
             return
         change.adds = None
         self._write(self.voters.with_voter(Voter(voter.key, voter.endpoints, (answer.lowest, answer.highest))), now)

@@ -25,6 +25,7 @@ from raft_world import Entry
 from test_raft_rules import ME, PLACES, VOTERS, B, C, Setting, T
 
 from fastq.errors import ErrorCode
+from fastq.protocol.uuid import uuid_to_str
 
 D = ReplicaKey(4, b"\x04" * 16)
 NEW = Voter(D, {"CONTROLLER": Endpoint("h", 4)}, (0, 1))
@@ -144,6 +145,31 @@ def test_a_new_voter_that_does_not_answer_is_given_up() -> None:
     assert setting.machine.next_wakeup(setting.now) <= setting.now + 5
     setting.poll(setting.now + 5)
     assert setting.said == ErrorCode.REQUEST_TIMED_OUT
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_where_a_new_voter_should_be_and_nobody_listens_is_told_at_once(refused: bool) -> None:
+    """It was asked again until the request's time-out, when who had sent that waited no more, and nobody could change anything else."""
+    setting = Changing()
+    setting.caught_up()
+    setting.add()
+    send = setting.asked_versions()
+    setting.machine.answered(send.link, send.ask, None, setting.now, refused=refused)
+    (answer,) = setting.answers
+    assert (answer.error, setting.machine.change) == (ErrorCode.REQUEST_TIMED_OUT, None)
+    assert answer.message == "node 4 does not answer at h:4: see that it runs and listens there"
+
+
+def test_a_voter_that_follows_with_another_directory_is_told_which() -> None:
+    setting = Changing()
+    setting.caught_up()
+    setting.add(voter=Voter(ReplicaKey(4, b"\x05" * 16), NEW.endpoints, NEW.versions))
+    send = setting.asked_versions()
+    setting.machine.answered(send.link, send.ask, VersionsAnswer(0, lowest=0, highest=1), setting.now)
+    (answer,) = setting.answers
+    assert answer.error == ErrorCode.REQUEST_TIMED_OUT
+    asked, known = uuid_to_str(b"\x05" * 16), uuid_to_str(b"\x04" * 16)
+    assert f"the directory {asked}, it follows it with {known}" in answer.message
 
 
 def test_who_does_not_lead_changes_nothing() -> None:
