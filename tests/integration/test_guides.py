@@ -39,6 +39,14 @@ def test_every_program_of_a_guide_runs(guide: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_program_of_the_first_page_runs(tmp_path: Path) -> None:
+    blocks = blocks_of("docs/index.md")
+    assert blocks
+    with Broker(data_dir=tmp_path / "data") as broker:
+        run_blocks(blocks, broker.bootstrap_servers, tmp_path)
+
+
+@pytest.mark.slow
 def test_the_file_of_the_guide_starts_a_broker(tmp_path: Path) -> None:
     (text,) = re.findall(r"```properties\n(.*?)```", (ROOT / "docs/guides/broker.md").read_text(), re.DOTALL)
     config = tmp_path / "server.properties"

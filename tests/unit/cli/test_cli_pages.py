@@ -1,4 +1,4 @@
-"""Every command of `fastq` that a page or an alert rule names is there, with the options that it names.
+"""Every command of `fastq` and `fastq-broker` that a page or an alert rule names is there, with the options that it names.
 
 Rules: commands of blocks and between backquotes, up to a comment, a pipe or a redirection. What stands for a value is not looked at: pages
 that are walked by other tests prove that.
@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fastq_broker import __main__ as broker_command
+from fastq_broker import container, repair, stop
+from fastq_broker import format as storage
 
 from fastq.cli.entry import build_parser
 
@@ -24,6 +27,7 @@ PAGES = sorted(  # but for the reference, which is made
     ]
 )
 NAMED = re.compile(r"(?:^|`|\$\(|until )fastq ([a-z][^`\n|>#;)]*)", re.MULTILINE)
+OF_THE_BROKER = re.compile(r"(?:^|`|\$\(|&& )fastq-broker ((?!ready on )[a-z-][^`\n|>#;)]*)", re.MULTILINE)
 SECTION = re.compile(r"^```python\n.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -47,6 +51,17 @@ def problem(words: list[str], parser: argparse.ArgumentParser) -> str | None:
     return next((f"{parser.prog} has no {each}" for each in named if each not in options), None)
 
 
+def problem_of_the_broker(words: list[str]) -> str | None:
+    """The same of a command of the broker's."""
+    if words[0].startswith("-"):
+        return problem(words, broker_command._parser())
+    if words[0] not in broker_command.COMMANDS:
+        return f"fastq-broker has no {words[0]}"
+    if words[0] in ("container", "repair"):
+        return problem(words[1:], (container if words[0] == "container" else repair)._parser())
+    return problem(words, (stop if words[0] in ("stop", "status") else storage)._parser())
+
+
 @pytest.fixture(scope="module")
 def parser() -> argparse.ArgumentParser:
     return build_parser()
@@ -55,6 +70,13 @@ def parser() -> argparse.ArgumentParser:
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_every_command_that_is_named_is_there(page: Path, parser: argparse.ArgumentParser) -> None:
     found = {" ".join(words): problem(words, parser) for words in commands(page.read_text(encoding="utf-8"))}
+    assert {command: why for command, why in found.items() if why} == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_every_command_of_the_broker_that_is_named_is_there(page: Path) -> None:
+    text = SECTION.sub("", page.read_text(encoding="utf-8"))
+    found = {words: problem_of_the_broker(words.split()) for words in OF_THE_BROKER.findall(text)}
     assert {command: why for command, why in found.items() if why} == {}
 
 
@@ -70,4 +92,11 @@ def test_what_is_not_there_is_found(parser: argparse.ArgumentParser) -> None:
         "fastq topics has no lst",
         "fastq quorum status has no --jsn",
         "fastq has no nothing",
+    ]
+    text = "`fastq-broker --nodes 3 --dir d`\nfastq-broker stop --data-dir d\n$(fastq-broker infos)\nfastq-broker repair --exec\n"
+    assert [problem_of_the_broker(words.split()) for words in OF_THE_BROKER.findall(text)] == [
+        "fastq-broker has no --dir",
+        None,
+        "fastq-broker has no infos",
+        "fastq-broker repair has no --exec",
     ]
