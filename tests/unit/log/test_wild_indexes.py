@@ -9,10 +9,13 @@ import logging
 import random
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, PartitionLog, log_reads, scan
+from fastq_broker.log.config import METADATA_TOPIC
 from fastq_broker.log.index_rebuild import IndexRebuilds
 from fastq_broker.log.retention import apply_retention
 from faulty_files import Fault, FaultyFiles
@@ -29,6 +32,7 @@ from log_support import (
     records_of,
 )
 
+from fastq._native.records import stamp
 from fastq.errors import CorruptMessage, KafkaError, KafkaStorageError, ReplicaNotAvailable
 
 SIZE = len(one_batch([b"v000"]))
@@ -430,3 +434,64 @@ def test_a_stop_ends_it(world: World) -> None:
 
 def test_it_can_be_ended_before_it_has_begun() -> None:
     IndexRebuilds().close()
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_what_comes_meanwhile_has_the_entries_that_it_would_have_had(tmp_path: Path, follows: bool) -> None:
+    twins = []
+    for number, suffix in enumerate((None, ".index", ".timeindex")):
+        world = World(tmp_path / str(number), replace(CONFIG, segment_bytes=1000 * SIZE))
+        twins.append(world)
+        world.append(150)
+        if suffix is not None:
+            world.damage("beyond the end", suffix, 0)
+            with contextlib.suppress(ReplicaNotAvailable):
+                world.log.read(40, 1)
+            with contextlib.suppress(ReplicaNotAvailable):
+                world.log.timestamp_query(START_MS + 3).run()
+            with contextlib.suppress(ReplicaNotAvailable):
+                world.log.read(40, 1)
+            assert len(world.thread.jobs) == 1
+        for _ in range(61):
+            if follows:
+                batch = one_batch([b"v%03d" % world.next], timestamp_ms=START_MS + world.next)
+                stamp(batch, 0, world.next, 0)
+                world.next = world.log.append_as_follower(batch, now_ms=START_MS)
+            else:
+                world.append()
+        world.settle()
+    assert twins[0].entries(0) == twins[1].entries(0) == twins[2].entries(0)
+
+
+def test_a_thread_of_its_own_beside_a_log_that_goes_on(world: World) -> None:
+    thread = ThreadPoolExecutor(1)
+    world.manager.late.attach(world.manager.dirs, world.loop, lambda count, name: thread)
+    good = world.entries(0)
+    world.damage("out of order", ".index", 0)
+    with contextlib.suppress(ReplicaNotAvailable):
+        for offset in range(59, 0, -1):
+            world.log.read(offset, 1)
+    world.append(90)
+    world.look(random.Random(1))
+    thread.submit(lambda: None).result()
+    world.loop.turn()
+    assert world.entries(0)[0] == good[0]
+    assert world.look(random.Random(2)) == 0
+
+
+def test_of_the_metadata_log_nobody_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    log = world.manager.create(METADATA_TOPIC, 0, bytes(16))
+    for number in range(50):
+        log.append(one_batch([b"v%03d" % number]), leader_epoch=0, now_ms=START_MS)
+    log.roll(START_MS)
+    log.append(one_batch([b"v050"]), leader_epoch=0, now_ms=START_MS)
+    path = Path(log.segments[0].index.path)
+    DAMAGES["the middle of batches"](path, ">ii", list(struct.iter_unpack(">ii", path.read_bytes())))
+    for offset in (45, 20, 49):
+        assert [record.offset for record in records_of(log.read(offset, 1))] == [offset]
+    assert len(world.thread.jobs) == 1
+    assert log.truncate_to(47)
+    world.work()
+    assert [record.offset for record in records_of(log.read(46, 1))] == [46]
+    assert log.log_end_offset == 47
