@@ -130,23 +130,25 @@ class IndexRebuild:
 
     def refusal(self) -> KafkaError:
         """What to answer who cannot be served until then."""
-        return _refusal(self.log, self.segment.index.path)
+        return refusal_of(self.log, self.segment.index.path)
 
     def give_up(self) -> None:
-        """It has failed, or has ended."""
-        if self.segment.rebuilding is self:
-            self.segment.rebuilding = None
+        """It has ended; where it has failed, nothing is known of the segment's times."""
+        segment = self.segment
+        if segment.rebuilding is self:
+            segment.rebuilding = None
+            segment.times_unchecked, segment.times_tried = True, False
 
 
-def rebuild(log: LogReads, segment: Segment, error: WildIndex) -> None:
+def rebuild(log: LogReads, segment: Segment, error: WildIndex) -> bool:
     """Have the indexes of a segment made again, unless that goes on or was begun a short time ago: in a thread, where the log's directory
-    has one for it. Raises OSError."""
+    has one for it. Whether it goes on, or is done. Raises OSError."""
     segment.doubt = None
     now_ms = log.dir.monotonic_ms()
-    if segment.rebuilding is not None or (
-        segment.rebuilt_ms is not None and now_ms - segment.rebuilt_ms < _INTERVAL_MS
-    ):
-        return
+    if segment.rebuilding is not None:
+        return True
+    if segment.rebuilt_ms is not None and now_ms - segment.rebuilt_ms < _INTERVAL_MS:
+        return False
     work = IndexRebuild(log, segment)
     logger.warning(
         "%s is wild, its indexes are made again from the segment: at byte %d of it, %s",
@@ -157,6 +159,7 @@ def rebuild(log: LogReads, segment: Segment, error: WildIndex) -> None:
     segment.rebuilt_ms = now_ms
     segment.begin_indexes_anew(work)
     _begin(work)
+    return True
 
 
 class _Reader(Segment):
@@ -226,7 +229,7 @@ class AbortsRebuild:
 
     def refusal(self) -> KafkaError:
         """What to answer who cannot be served until then."""
-        return _refusal(self.log, self.segment.path_of(TXN_INDEX_SUFFIX))
+        return refusal_of(self.log, self.segment.path_of(TXN_INDEX_SUFFIX))
 
 
 def rebuild_aborts_of(log: LogReads, segment: Segment, error: CorruptSegment) -> bool:
@@ -257,7 +260,7 @@ def _begin(work: Rebuild) -> None:
         work.give_up()
 
 
-def _refusal(log: LogReads, path: str) -> KafkaError:
+def refusal_of(log: LogReads, path: str) -> KafkaError:
     return error_for_code(
         ErrorCode.REPLICA_NOT_AVAILABLE,
         "an index of the segment was damaged and is being made again",

@@ -23,7 +23,7 @@ from .config import METADATA_TOPIC
 from .durability import Durability, first_segment_from
 from .failures import failures
 from .files import FileHandle, Files
-from .index_rebuild import rebuild, rebuild_aborts_of
+from .index_rebuild import rebuild, rebuild_aborts_of, refusal_of
 from .log_dir import LogDir
 from .scan import (
     NO_UPPER,
@@ -153,10 +153,11 @@ class LogReads:
             raise segment.rebuilding.refusal()
         return LogSlice(self.files, query.handle, query.start, 0, query.offset, query)
 
-    def _rebuild(self, segment: Segment, error: WildIndex) -> None:
-        """Have the indexes of a segment made again that have turned out to be wild. Raises KafkaStorageError."""
+    def _rebuild(self, segment: Segment, error: WildIndex) -> bool:
+        """Have the indexes of a segment made again that have turned out to be wild; False where that was done a short time ago. Raises
+        KafkaStorageError."""
         try:
-            rebuild(self, segment, error)
+            return rebuild(self, segment, error)
         except OSError as failure:
             raise self.dir.refuse("making an index again", failure.filename or segment.log.path, failure) from failure
 
@@ -317,7 +318,10 @@ class LogReads:
                 segment.doubt = time_problem(self.files, segment, may_block=may_block)
                 segment.times_unchecked = False
         if segment.doubt is not None:
-            self._rebuild(segment, segment.doubt)
+            if not self._rebuild(segment, segment.doubt):
+                segment.times_unchecked = True
+                if may_block:
+                    raise refusal_of(self, segment.time_index.path)
             found = segment.largest_timestamp()
         if segment.rebuilding is not None:
             raise segment.rebuilding.refusal()

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import logging
+import os
 import random
 import struct
 from collections.abc import Callable, Iterator
@@ -313,6 +314,26 @@ def test_records_are_not_deleted_for_what_a_damaged_time_index_says(world: World
     assert apply_retention(world.log, START_MS + 1000) == 0
     assert world.log.log_start_offset == 0
     assert apply_retention(world.log, START_MS + 59 + DAY_MS + 1) == 1, "what is old indeed goes"
+
+
+def test_nor_for_an_index_that_could_not_be_made_again(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    world = World(tmp_path, replace(CONFIG, retention_ms=DAY_MS), files)
+    world.append(COUNT)
+    os.utime(world.path(0, ".log"), (1000, 1000))  # what counts where no record has a time
+    world.damage("beyond the end", ".index", 0)
+    with pytest.raises(ReplicaNotAvailable):
+        world.log.read(50, 1)
+    files.plan(Fault("read", errno.EAGAIN, ".log", repeat=False))
+    world.work()
+    for wait_ms in (0, 60_000):  # so soon it is not tried again
+        clock_of(world.manager).advance(wait_ms)
+        with pytest.raises(ReplicaNotAvailable):
+            apply_retention(world.log, START_MS + 1000)
+        assert len(world.thread.jobs) == bool(wait_ms)
+    world.work()
+    assert apply_retention(world.log, START_MS + 1000) == 0
+    assert world.log.log_start_offset == 0
 
 
 def test_what_it_is_and_why_is_said_in_one_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
