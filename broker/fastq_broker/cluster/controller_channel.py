@@ -256,7 +256,10 @@ def _who(leader: Leader) -> str:
         if leader.endpoint is None
         else f"at {leader.endpoint.host}:{leader.endpoint.port}"
     )
-    return f"The leader of epoch {leader.epoch} is node {leader.node_id}, {place}"
+    return (
+        f"The leader of the metadata quorum that was heard of last is node {leader.node_id}, {place}, in epoch {leader.epoch}: "
+        "does it run?"
+    )
 
 
 def passes(error: FastqError) -> bool:

@@ -151,7 +151,7 @@ def unwrap(client: ClientRequest, envelope: EnvelopeResponse | None, error: Fast
             words = f"{name} was not answered by an active controller in {FORWARD_TIMEOUT_S:g} s"
             if error.hint:
                 words += f". {error.hint}"
-            return _refusal(client, ErrorCode.REQUEST_TIMED_OUT, str(error), words)
+            return _refusal(client, ErrorCode.REQUEST_TIMED_OUT, words, words)
         return _refusal(client, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
     if envelope.error_code == ErrorCode.UNSUPPORTED_VERSION:
         logger.info(

@@ -213,12 +213,12 @@ class RaftMachine(Membership):
         """The leader's answer in this controller's own matter; it is asked again in a while where there is something left."""
         if answer.error != ErrorCode.NONE:
             logger.info(
-                "node %d: %s is refused by its leader, node %d, for now: %s %s",
+                "node %d: %s is refused by its leader, node %d, for now: %s%s",
                 self.config.key.node_id,
                 type(ask).__name__,
                 self.leader_id,
                 ErrorCode(answer.error).name,
-                answer.message,
+                f": {answer.message}" if answer.message else "",
             )
         elif isinstance(ask, UpdateVoter):
             self._spoke_in = ask.epoch

@@ -326,7 +326,7 @@ class ConsumerBase(Interruptible):
         if self._reads_nothing and not self._closed and not self._stopping:
             raise NotAssigned(
                 "there is nothing to read: the consumer is not subscribed to any topics, and no partitions are assigned to it",
-                hint="name topics when it is made, Consumer('orders', ...), or call subscribe('orders') or assign([('orders', 0)])",
+                hint="Name topics when it is made, Consumer('orders', ...), or call subscribe('orders') or assign([('orders', 0)])",
             )
 
     def _subscribe(self, topics: Sequence[str | re.Pattern[str]], callbacks: Mapping[ChangeKind, Callback]) -> None:

@@ -282,7 +282,7 @@ class Parts:
         """The error of a send whose topic did not become known within max_block_ms."""
         known = self.core.metadata.topic(topic)
         if known is not None and known.error:
-            return error_for_code(known.error, topic=topic, hint="create the topic, or check its name")
+            return error_for_code(known.error, topic=topic, hint="Create the topic, or check its name")
         return BufferTimeout(
             f"no metadata of the topic within max_block_ms={self.config.max_block_ms}",
             topic=topic,
@@ -340,11 +340,14 @@ def report_lost(lost: int, why: str) -> None:
     ends may not show. A log without a handler is on stderr by itself.
     """
     if lost:
-        logger.error("%d records were not delivered: %s", lost, why)
+        from fastq.words import counted
+
+        what = f"{counted(lost, 'record')} {'was' if lost == 1 else 'were'} not delivered: {why}"
+        logger.error("%s", what)
         if not logger.hasHandlers():
             return
         try:
-            os.write(2, f"fastq: {lost} records were not delivered: {why}\n".encode())
+            os.write(2, f"fastq: {what}\n".encode())
         except OSError:
             pass
 

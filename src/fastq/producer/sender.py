@@ -228,11 +228,13 @@ class Sender:
             if batch.created_s + timeout > now:
                 self._due(batch.created_s + timeout)
                 return
-            state = "was never sent" if batch.attempts == 0 else f"was sent {batch.attempts} times"
+            from fastq.words import counted
+
+            sent = ("never sent", "sent once")[batch.attempts] if batch.attempts < 2 else f"sent {batch.attempts} times"
             held, cause = self._held_back(batch, now)
             error = DeliveryTimeout(
-                f"{len(batch)} records for {_name(batch.partition)} were not acknowledged "
-                f"within delivery_timeout_ms={timeout * 1000:.0f}: the batch {state}{held}",
+                f"{counted(len(batch), 'record')} for {_name(batch.partition)} {'was' if len(batch) == 1 else 'were'} not acknowledged "
+                f"within delivery_timeout_ms={timeout * 1000:.0f}: the batch was {sent}{held}",
                 topic=batch.partition.topic.name,
                 partition=batch.partition.index,
                 cause=cause,

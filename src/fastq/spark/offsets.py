@@ -266,7 +266,7 @@ class OffsetReader:
     def _no_such_topics(self, names: Iterable[str]) -> NoReturn:
         raise UnknownTopicOrPartition(
             f"no such topic: {', '.join(sorted(names))}, of {self.options.selection}",
-            hint="create it, or look at its name and at kafka.bootstrap.servers",
+            hint="Create it, or look at its name and at kafka.bootstrap.servers",
         )
 
     def _partitions_of(self, names: list[str], gone: set[str]) -> set[TopicPartition]:

@@ -177,7 +177,7 @@ def _nothing_came(options: SourceOptions, consumer: Consumer, wanted: OffsetRang
         f"nothing of {wanted} came within {options.poll_timeout_ms} ms, from offset {consumer.position(wanted.tp)} on: {known}",
         topic=wanted.tp.topic,
         partition=wanted.tp.partition,
-        hint="look at the brokers, or raise kafkaConsumer.pollTimeoutMs; under read_committed, "
+        hint="Look at the brokers, or raise kafkaConsumer.pollTimeoutMs; under read_committed, "
         "an open transaction holds back what follows it",
     )
 

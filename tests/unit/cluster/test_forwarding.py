@@ -275,13 +275,18 @@ def test_the_client_gets_an_answer_of_its_own_api(
         (DeleteTopicsRequest(topic_names=["t"]), 4, "responses"),  # has no room for words
     ],
 )
-def test_a_client_hears_why_no_active_controller_has_answered(request_: Message, version: int, items: str) -> None:
+def test_a_client_hears_why_no_active_controller_has_answered(
+    request_: Message, version: int, items: str, caplog: pytest.LogCaptureFixture
+) -> None:
     said = error_for_code(7, "Envelope was not answered", hint="The metadata quorum has no leader")
     response: Any = unwrap(client(request_, version), None, said)
     known = type(response).from_bytes(response.to_bytes(version), version)
     (item,) = getattr(known, items)
     words = f"{type(request_).__name__.removesuffix('Request')} was not answered by an active controller in 25 s. {said.hint}"
     assert (item.name, item.error_code, item.error_message) == ("t", 7, None if version == 4 else words)
+    assert (
+        caplog.messages[-1].endswith(f"is answered with REQUEST_TIMED_OUT: {words}") and "Envelope" not in caplog.text
+    )
 
 
 def test_a_client_whose_version_the_controller_does_not_have_is_disconnected(caplog: pytest.LogCaptureFixture) -> None:

@@ -63,13 +63,15 @@ def polled(cluster: Lookups) -> list[Exception]:
     raise AssertionError("the group was never joined")
 
 
-def test_one_that_cannot_be_reached_is_looked_up_again(cluster: Lookups) -> None:
-    """The broker that was it is down, and still in the metadata: another one is it before that one is back."""
+def test_one_that_cannot_be_reached_is_looked_up_again(cluster: Lookups, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker that was it is down, and still in the metadata: another one is it before that one is back. It is lost once."""
+    caplog.set_level("INFO", "fastq.consumer")
     with socket.create_server(("127.0.0.1", 0)) as gone:
         cluster.nodes[2] = gone.getsockname()[:2]
     cluster.answers = [cluster.found(2), cluster.found(2), cluster.found(1)]
     polled(cluster)
     assert cluster.lookups == 3
+    assert len([record for record in caplog.records if "(node 2) is lost" in record.getMessage()]) == 1
 
 
 def test_an_answer_without_the_group_is_an_error_and_no_coordinator(cluster: Lookups) -> None:

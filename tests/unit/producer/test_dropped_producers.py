@@ -177,7 +177,7 @@ def test_asyncio(shared_broker, topic, capfd, delivered):
         reference = asyncio.run(main())
         gc.collect()
     check_gone(reference, None)
-    assert ("1 records were not delivered" in capfd.readouterr().err) is not delivered
+    assert ("1 record was not delivered" in capfd.readouterr().err) is not delivered
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

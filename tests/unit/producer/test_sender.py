@@ -441,6 +441,9 @@ def test_a_partition_that_nobody_writes_to_any_more_is_no_trouble():
         bench.drain()
         waited = re.search(r"no leader of it has been known for ([0-9.]+) s", str(late.exception()))
         assert waited is not None and float(waited[1]) <= 11.0
+        assert str(late.exception()).startswith(
+            "1 record for t-0 was not acknowledged within delivery_timeout_ms=10000: "
+        )
         core.leaders["t", 0] = 0
         core.publish()
         assert bench.sender.why() is None

@@ -189,7 +189,7 @@ class Committer:
             "the offsets were not committed in time; they may be, as the answer of the coordinator is not known",
             group=commit.who.group_id,
             broker=self.coordinator.label,
-            hint="commit again",
+            hint="Commit again",
         )
 
     def _done(self, codes: Mapping[TopicPartition, int] | None, error: FastqError | None, now: float) -> None:

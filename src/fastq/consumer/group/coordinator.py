@@ -92,7 +92,9 @@ class Coordinator:
     def lost(self, now: float, why: str) -> None:
         """It is not the coordinator, or cannot be reached: look it up again."""
         if self.known:
-            logger.info("group %s: coordinator %s is lost: %s", self.group_id, self.label, why)
+            # One that has not worked since it was found is the same one, told again by a broker that has not heard yet.
+            level = logging.DEBUG if self._failures else logging.INFO
+            logger.log(level, "group %s: coordinator %s is lost: %s", self.group_id, self.label, why)
         self.node_id, self.node = UNKNOWN, None
         self._failures += 1
         self.retry_at = max(self.retry_at, now + self.pause_s(self._failures))

@@ -124,19 +124,19 @@ class Membership(Protocol):
 
 # What to do about an error of a group, for those whose meaning does not say.
 HINTS = {
-    12: "commit less metadata, or raise offset.metadata.max.bytes of the broker",
-    22: "another rebalance has happened since: the partitions may belong to another member, which reads on from the last commit",
-    23: "every member of a group must offer one partition_assignment_strategy in common, and none of another protocol",
-    24: "a group id is a non-empty name",
-    25: "the member was removed, as after a pause above session_timeout_ms or max_poll_interval_ms: it joins again by itself",
-    26: "choose session_timeout_ms within group.min.session.timeout.ms and group.max.session.timeout.ms of the broker",
-    27: "call poll() or go on iterating, so that this member takes part in the rebalance, and commit again afterwards",
-    30: "allow the principal READ on the group",
-    81: "raise group.max.size of the broker, or use fewer members",
-    82: "give each consumer of the group its own group_instance_id, or end the other one",
-    110: "the member gives up its partitions and joins again by itself",
-    111: "end the other consumer with this group_instance_id, or wait until its session ends",
-    113: "call poll() or go on iterating, and commit again afterwards",
+    12: "Commit less metadata, or raise offset.metadata.max.bytes of the broker",
+    22: "Another rebalance has happened since: the partitions may belong to another member, which reads on from the last commit",
+    23: "Every member of a group must offer one partition_assignment_strategy in common, and none of another protocol",
+    24: "A group id is a non-empty name",
+    25: "The member was removed, as after a pause above session_timeout_ms or max_poll_interval_ms: it joins again by itself",
+    26: "Choose session_timeout_ms within group.min.session.timeout.ms and group.max.session.timeout.ms of the broker",
+    27: "Call poll() or go on iterating, so that this member takes part in the rebalance, and commit again afterwards",
+    30: "Allow the principal READ on the group",
+    81: "Raise group.max.size of the broker, or use fewer members",
+    82: "Give each consumer of the group its own group_instance_id, or end the other one",
+    110: "The member gives up its partitions and joins again by itself",
+    111: "End the other consumer with this group_instance_id, or wait until its session ends",
+    113: "Call poll() or go on iterating, and commit again afterwards",
 }
 
 

@@ -219,7 +219,7 @@ class GroupSession:
             self._refused = UnsupportedVersion(
                 "group_protocol='consumer': the cluster does not offer it (KIP-848: group.version 1)",
                 broker=self.coordinator.label,
-                hint="use group_protocol='auto' or 'classic', or upgrade the feature group.version",
+                hint="Use group_protocol='auto' or 'classic', or upgrade the feature group.version",
             )
             return
         logger.debug("group %s: protocol %s", self.coordinator.group_id, self._protocol)

@@ -367,7 +367,7 @@ def test_errors_that_stay_and_errors_that_pass() -> None:
     assert (
         isinstance(error, GroupAuthorizationFailed)
         and "group g" in str(error)
-        and "allow the principal READ" in str(error)
+        and "Allow the principal READ" in str(error)
     )
     world.group.refuse = 0
     world.settle()

@@ -205,7 +205,7 @@ def test_what_the_group_refuses_is_final_and_says_who_and_what_to_do() -> None:
     text = str(commit.error)
     for part in ("offset 41", "group g", "member member-1", "generation 3", "topic t", "partition 0", "h:1 (node 7)"):
         assert part in text, text
-    assert "another rebalance has happened since" in text
+    assert "Another rebalance has happened since" in text
 
 
 def test_a_stale_member_epoch_is_stamped_anew_once_it_is_known() -> None:
@@ -228,7 +228,7 @@ def test_the_end_of_time_and_of_the_client() -> None:
     setting.coordinator.lost(0.0, "the test says so")
     assert setting.committer.next_wakeup(1.0) == 4.0
     setting.committer.requests(5.0, yes)
-    assert isinstance(late.error, RequestTimedOut) and "commit again" in str(late.error)
+    assert isinstance(late.error, RequestTimedOut) and "Commit again" in str(late.error)
     waiting = setting.commit({A: 2})
     setting.committer.fail_all(ClientClosed())
     assert isinstance(waiting.error, ClientClosed) and not setting.committer.busy
