@@ -118,9 +118,10 @@ class Leadership:
         progress = self.others.get(key)
         return float("-inf") if progress is None else progress.caught_up_at
 
-    def directories_of(self, node_id: int) -> set[bytes]:
-        """With which directories a node has been heard."""
-        return {key.directory_id for key in self.others if key.node_id == node_id}
+    def directory_of(self, node_id: int) -> bytes | None:
+        """With which directory a node was heard last; None where it was not."""
+        known = [progress for key, progress in self.others.items() if key.node_id == node_id]
+        return max(known, key=lambda progress: progress.heard_at).key.directory_id if known else None
 
     def told(self, key: ReplicaKey, now: float) -> None:
         """A voter is being told who leads."""

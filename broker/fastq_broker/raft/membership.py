@@ -154,12 +154,13 @@ class Membership(Answers):
             return
         assert self.leadership is not None
         behind_s = now - self.leadership.caught_up_at(voter.key)
-        if behind_s > CAUGHT_UP_S:
-            others = self.leadership.directories_of(voter.key.node_id) - {voter.key.directory_id}
+        directory = self.leadership.directory_of(voter.key.node_id)
+        elsewhere = directory is not None and directory != voter.key.directory_id
+        if behind_s > CAUGHT_UP_S or elsewhere:  # a directory that is gone may have been there a moment ago
             what = (
-                f"has not caught up with the metadata log with the directory {uuid_to_str(voter.key.directory_id)}, it follows it with "
-                f"{', '.join(sorted(map(uuid_to_str, others)))}"
-                if others
+                f"follows the metadata log with the directory {uuid_to_str(directory or ZERO_UUID)}, not with "
+                f"{uuid_to_str(voter.key.directory_id)}"
+                if elsewhere
                 else "has not caught up with the metadata log: start it, and try again when it has"
             )
             self._settle(self._said(ErrorCode.REQUEST_TIMED_OUT, f"node {voter.key.node_id} {what}"))

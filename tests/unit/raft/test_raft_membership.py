@@ -160,16 +160,22 @@ def test_where_a_new_voter_should_be_and_nobody_listens_is_told_at_once(refused:
     assert answer.message == "node 4 does not answer at h:4: see that it runs and listens there"
 
 
-def test_a_voter_that_follows_with_another_directory_is_told_which() -> None:
+@pytest.mark.parametrize("was_there", [True, False])
+def test_a_directory_that_its_node_does_not_follow_with_is_no_voter(was_there: bool) -> None:
+    """One that is gone was there a moment ago, and would never vote: the one in its place is named."""
     setting = Changing()
+    gone = ReplicaKey(4, b"\x05" * 16)
+    if was_there:
+        setting.fetch(replica=gone, offset=setting.log.end, last_epoch=5, wait_s=0.0)
+        setting.now += 1
     setting.caught_up()
-    setting.add(voter=Voter(ReplicaKey(4, b"\x05" * 16), NEW.endpoints, NEW.versions))
+    setting.add(voter=Voter(gone, NEW.endpoints, NEW.versions))
     send = setting.asked_versions()
     setting.machine.answered(send.link, send.ask, VersionsAnswer(0, lowest=0, highest=1), setting.now)
     (answer,) = setting.answers
-    assert answer.error == ErrorCode.REQUEST_TIMED_OUT
-    asked, known = uuid_to_str(b"\x05" * 16), uuid_to_str(b"\x04" * 16)
-    assert f"the directory {asked}, it follows it with {known}" in answer.message
+    assert answer.error == ErrorCode.REQUEST_TIMED_OUT and setting.machine.voters.ids == {1, 2, 3}
+    known, asked = uuid_to_str(D.directory_id), uuid_to_str(gone.directory_id)
+    assert answer.message == f"node 4 follows the metadata log with the directory {known}, not with {asked}"
 
 
 def test_who_does_not_lead_changes_nothing() -> None:
