@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
+NEVER = -(1 << 62)
 EVICTION_MS = 120_000
 INT32_MAX = 2**31 - 1
 
@@ -62,6 +63,7 @@ class FetchSession:
         "partitions",
         "replica",
         "session_id",
+        "used_before_ms",
         "uses_topic_ids",
         "waiting",
     )
@@ -73,6 +75,8 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.epoch = 1
         self.last_used_ms = now_ms
+        self.used_before_ms = NEVER
+        """By the last fetch but one."""
         self.partitions: dict[Key, FetchPartition] = {
             (request.topic, request.partition): request for request in partitions
         }
@@ -116,7 +120,7 @@ class FetchSession:
         del self.asleep[key]
         request = self.awake[key] = self.partitions[key]
         if self.replica[0] >= 0 and replica.shared is not None:
-            replica.shared.slept(self.replica[0], self.last_used_ms)
+            replica.shared.slept(self.replica[0], self.last_used_ms, self.used_before_ms)
         if self.waiting is not None:
             self.waiting.woken(request, replica)
 
@@ -267,7 +271,7 @@ class FetchSessionCache:
             return FetchContext(self, [], error_code=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.update(partitions, forgotten)
         session.epoch = 1 if epoch == INT32_MAX else epoch + 1
-        session.last_used_ms = now_ms
+        session.used_before_ms, session.last_used_ms = session.last_used_ms, now_ms
         del self.sessions[session_id]
         if not session.partitions:  # and so nothing sleeps
             return FetchContext(self, [])  # nothing is left of it: closed, as Kafka does

@@ -158,8 +158,8 @@ class BrokerLifecycle:
         self._offline: dict[bytes, float] = {}
         """Failed directories; until when the controller must have heard of each, NEVER once it has."""
         self._cordoned: frozenset[bytes] | None = None
-        self._asked: tuple[Request, frozenset[bytes]] | None = None
-        """What is on its way, and the failed directories that it tells of."""
+        self._asked: tuple[Request, frozenset[bytes], float] | None = None
+        """What is on its way, the failed directories that it tells of, and since when."""
         self._at_once = False
         """Something happened meanwhile that the next question is to tell."""
         self._send_at = NEVER
@@ -170,7 +170,8 @@ class BrokerLifecycle:
         """Why the last question failed, as the log has it; said again from `_say_at` on."""
         self._say_at = NEVER
         self._heard_at = -NEVER
-        """When a controller last answered a heartbeat as that of its broker."""
+        """When the last heartbeat was sent that a controller has answered as that of its broker: the answer may be read much later, by a
+        process that stood still meanwhile."""
         self._effects: list[Effect] = []
 
     # -- what happens
@@ -248,7 +249,7 @@ class BrokerLifecycle:
         """What has come of a Send."""
         if self._asked is None or self._asked[0] is not request:
             return
-        (_, told), self._asked = self._asked, None
+        (_, told, asked_at), self._asked = self._asked, None
         if response is not None and response.error_code == ErrorCode.NONE:
             self._said = None
         if response is None:
@@ -260,7 +261,7 @@ class BrokerLifecycle:
         else:
             for directory in told:
                 self._offline[directory] = NEVER
-            self._heartbeat_answered(response, now)
+            self._heartbeat_answered(response, asked_at, now)
 
     # -- what comes of it
 
@@ -326,7 +327,7 @@ class BrokerLifecycle:
         self._send_at = NEVER
         request = self._heartbeat() if self._registered else self._registration()
         told = frozenset(self._offline) if self._registered else frozenset[bytes]()
-        self._asked = (request, told)
+        self._asked = (request, told, now)
         self._effects.append(Send(request, self.config.request_timeout_s))
 
     def _registration(self) -> BrokerRegistrationRequest:
@@ -397,11 +398,11 @@ class BrokerLifecycle:
         self._next(0.0, now)
 
     def is_heard(self, now: float) -> bool:
-        """Whether a controller has answered lately: else others may have been given what this broker thinks is its own."""
+        """Whether a controller has answered what was asked lately: else others may have been given what this broker thinks is its own."""
         return now - self._heard_at <= HEARD_INTERVALS * self.config.heartbeat_interval_s
 
-    def _heartbeat_answered(self, response: BrokerHeartbeatResponse, now: float) -> None:
-        self._heard_at = now
+    def _heartbeat_answered(self, response: BrokerHeartbeatResponse, asked_at: float, now: float) -> None:
+        self._heard_at = asked_at
         interval_s = self.config.heartbeat_interval_s
         if self.state is BrokerState.STARTING:
             interval_s = STARTING_INTERVAL_S

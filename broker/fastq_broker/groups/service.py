@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FOLLOWED_MS = 3_000
-"""A follower that has nothing to fetch asks twice a second."""
+FOLLOWED_MS = 2_000
+"""A follower that has nothing to fetch asks twice a second, and its last fetch but one counts. No session should be shorter."""
 
 A = TypeVar("A")
 R = TypeVar("R")

@@ -29,6 +29,7 @@ class Follower:
         "caught_up_ms",
         "directory",
         "fetched_at_ms",
+        "followed_at_ms",
         "leader_end",
         "log_end",
         "log_start",
@@ -45,6 +46,9 @@ class Follower:
         """Of its latest fetch; None before the first."""
         self.caught_up_ms = NEVER
         self.fetched_at_ms = NEVER
+        self.followed_at_ms = NEVER
+        """When the fetch came after whose answer it has fetched again. The latest may have lain in the socket of a leader that stood still,
+        and say nothing of whom its sender follows by now."""
         self.leader_end = UNKNOWN_OFFSET
         """The leader's log end at the latest fetch."""
 
@@ -53,11 +57,11 @@ class Follower:
         self.caught_up_ms = now_ms if in_sync else NEVER
         if newly_led:
             self.log_end = self.log_start = self.leader_end = UNKNOWN_OFFSET
-            self.fetched_at_ms = NEVER
+            self.fetched_at_ms = self.followed_at_ms = NEVER
             self.broker_epoch = None
         else:
             self.leader_end = epoch_start
-            self.fetched_at_ms = self.caught_up_ms
+            self.fetched_at_ms = self.followed_at_ms = self.caught_up_ms
 
     def fetched(self, offset: int, log_start: int, leader_end: int, broker_epoch: int, now_ms: int) -> None:
         """It asked for what comes from `offset` on: it has all below."""
@@ -68,7 +72,7 @@ class Follower:
         self.log_end = offset
         self.log_start = log_start
         self.leader_end = max(leader_end, self.leader_end)
-        self.fetched_at_ms = now_ms
+        self.followed_at_ms, self.fetched_at_ms = self.fetched_at_ms, now_ms
         self.broker_epoch = broker_epoch
 
     def is_caught_up(self, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:

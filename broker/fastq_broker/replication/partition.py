@@ -271,18 +271,21 @@ class Partition:
             and node_id in self.isr.committed
         )
 
-    def slept(self, node_id: int, fetched_ms: int) -> None:
-        """A settled follower has asked for the log's end in all its fetches until then, of which this was not told."""
+    def slept(self, node_id: int, fetched_ms: int, before_ms: int) -> None:
+        """A settled follower has asked for the log's end in all its fetches until then, of which this was not told. `before_ms`: when the
+        last but one came."""
         follower = self._followers.get(node_id)
         if follower is not None:
             follower.fetched_at_ms = max(follower.fetched_at_ms, fetched_ms)
+            follower.followed_at_ms = max(follower.followed_at_ms, before_ms)
             follower.caught_up_ms = max(follower.caught_up_ms, fetched_ms)
 
     def is_followed(self, now_ms: int, within_ms: int) -> bool:
-        """Whether all others in sync have fetched lately: nobody that could be elected leads, or follows another leader."""
+        """Whether all others in sync have fetched again after an answer to what they fetched lately: nobody that could be elected leads,
+        or follows another leader."""
         others = (self._followers.get(node) for node in self.isr.maximal - {self._node_id})
         return self.leads and all(
-            follower is not None and now_ms - follower.fetched_at_ms <= within_ms for follower in others
+            follower is not None and now_ms - follower.followed_at_ms <= within_ms for follower in others
         )
 
     def count(self, now_ms: int) -> list[Effect]:

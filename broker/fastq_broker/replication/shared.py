@@ -159,9 +159,9 @@ class SharedPartition:
         now_ms = self._replication.monotonic_ms()
         self._do(self.machine.fetched(node_id, offset, log_start, broker_epoch, now_ms))
 
-    def slept(self, node_id: int, fetched_ms: int) -> None:
+    def slept(self, node_id: int, fetched_ms: int, before_ms: int) -> None:
         """A follower that had all there was has fetched since, lastly then: see Partition.slept."""
-        self.machine.slept(node_id, fetched_ms)
+        self.machine.slept(node_id, fetched_ms, before_ms)
 
     def is_followed(self, within_ms: int) -> bool:
         """Whether nobody else can have been elected before that time: see Partition.is_followed."""

@@ -465,6 +465,18 @@ def test_who_has_not_been_answered_lately_is_not_heard() -> None:
     assert broker.life.is_heard(last + 7.0)
 
 
+def test_an_answer_is_as_old_as_its_question() -> None:
+    """A process that stood still reads what came long ago, before it hears that it was fenced meanwhile."""
+    broker = Broker()
+    broker.running()
+    request = broker.poll(2.01)
+    broker.answer(request, 60.0)
+    assert not broker.life.is_heard(60.0)
+    request = broker.poll(62.0)
+    broker.answer(request, 62.1)
+    assert broker.life.is_heard(62.1)
+
+
 def test_an_answer_to_an_older_question_is_dropped() -> None:
     broker = Broker()
     broker.registered()

@@ -460,3 +460,34 @@ def test_a_consumer_reads_from_the_most_caught_up_replica_of_its_rack() -> None:
     assert preferred("b", 6) == 3  # the same end, and caught up alike: the greater id
     bench.brokers[3] = bench.brokers[3]._replace(fenced=True)
     assert preferred("b", 6) == 2
+
+
+def test_a_fetch_is_a_sign_of_following_once_its_answer_was_fetched_after() -> None:
+    """A leader that stood still finds fetches in its sockets from before its followers followed another."""
+    bench = Bench()
+    bench.lead()
+    followed = lambda: bench.partition.is_followed(bench.now, 3_000)  # noqa: E731
+    assert not followed()
+    for node in (2, 3, 2, 3):
+        bench.fetch(node, 10)
+        bench.now += 10
+    assert followed()
+    bench.now += 60_000
+    for node in (2, 3):
+        bench.fetch(node, 10)
+    assert not followed()
+    bench.fetch(2, 10)
+    assert not followed(), "one of them may lead by now"
+    bench.fetch(3, 10)
+    assert followed()
+
+
+def test_who_has_slept_is_as_good_as_its_last_fetch_but_one() -> None:
+    bench = Bench()
+    bench.lead(isr=(1, 2))
+    bench.fetch(2, 10)
+    bench.now += 60_000
+    bench.partition.slept(2, bench.now, bench.now - 60_000)
+    assert not bench.partition.is_followed(bench.now, 3_000)
+    bench.partition.slept(2, bench.now, bench.now - 500)
+    assert bench.partition.is_followed(bench.now, 3_000)
