@@ -428,7 +428,7 @@ def _node_count(text: str) -> int:
 
 def _overrides(parsed: argparse.Namespace) -> dict[str, Value]:
     """The settings that arguments stand for. What neither they nor a file sets gets defaults for one's own machine."""
-    from .config import parse_assignments
+    from .config import check_bare_listen, parse_assignments, read_file
 
     overrides: dict[str, Value] = {}
     if parsed.config is None:
@@ -437,7 +437,11 @@ def _overrides(parsed: argparse.Namespace) -> dict[str, Value]:
     if parsed.data_dir is not None:
         overrides["log.dirs"] = parsed.data_dir
     if parsed.listen is not None:
-        overrides["listeners"] = _listener("--listen", parsed.listen)
+        listener = _listener("--listen", parsed.listen)
+        if listener != parsed.listen:
+            replaced = read_file(Path(parsed.config)) if parsed.config is not None else {}
+            check_bare_listen(parsed.listen, replaced | overrides)
+        overrides["listeners"] = listener
     if parsed.advertise is not None:
         overrides["advertised.listeners"] = _listener("--advertise", parsed.advertise)
     if parsed.node_id is not None:

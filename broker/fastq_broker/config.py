@@ -288,6 +288,28 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Value]:
     return found
 
 
+_OF_PROTOCOLS = ("listeners", "listener.security.protocol.map")
+
+
+def check_bare_listen(address: str, replaced: Mapping[str, Value]) -> None:
+    """ConfigError where `--listen HOST:PORT`, which names no protocol, would serve in the clear what it replaces and is protected."""
+    settings = {name: BROKER_KEYS[name].parse(raw) for name, raw in replaced.items() if name in _OF_PROTOCOLS}
+    texts = settings.get("listeners") or ()
+    protocols = config_listeners.security_protocols(
+        effective("listener.security.protocol.map", settings),
+        is_set="listener.security.protocol.map" in settings,
+        listeners=texts,
+        controller_names=(),
+    )
+    for text in texts:
+        protocol = protocols.get(text.rpartition("://")[0].strip().upper(), "PLAINTEXT")
+        if protocol != "PLAINTEXT":
+            raise ConfigError(
+                f"--listen {address} would take the place of listeners = {text!r}, and serve in the clear what that protects by "
+                f"{protocol}: to have it so, say --listen PLAINTEXT://{address}"
+            )
+
+
 def effective(name: str, settings: Mapping[str, Value]) -> Value:
     """The value of a key given what is set: its own, that of an older name, then the defaults in the same order."""
     if name in settings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from fastq_broker.__main__ import main
 
@@ -25,6 +27,17 @@ from fastq_broker.__main__ import main
         (["--set", "num.partitions=99999999999"], "it takes a whole number of 32 bits, 1 or more"),
         (["--set", "listeners=PLAINTEXT://:99999"], "a port of 0 to 65535"),
         (["--data-dir", "d", "x" * 70_000], "characters left out"),
+        (
+            ["--set", "listeners=SASL_SSL://127.0.0.1:9094", "--listen", "127.0.0.1:9092"],
+            "protects by SASL_SSL: to have it so, say --listen PLAINTEXT://127.0.0.1:9092",
+        ),
+        (
+            [
+                *("--set", "listeners=PLAINTEXT://:9092,OUTER://:9094", "--listen", "127.0.0.1:0"),
+                *("--set", "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OUTER:SSL"),
+            ],
+            "take the place of listeners = 'OUTER://:9094', and serve in the clear",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
@@ -35,6 +48,21 @@ def test_wrong_arguments_are_one_line(capsys: pytest.CaptureFixture[str], argume
     told = capsys.readouterr()
     assert (code, told.out) == (2, "") and words in told.err
     assert told.err.startswith("fastq-broker") and told.err.count("\n") == 1 and len(told.err) < 2300, told.err
+
+
+def test_an_address_that_names_no_protocol_takes_no_protection_away(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(f"log.dirs={tmp_path / 'data'}\nlisteners=SSL://127.0.0.1:9094\n")
+    arguments = ["--config", str(config), "--listen"]
+    assert main([*arguments, "127.0.0.1:0"]) == 2
+    assert (
+        "listeners = 'SSL://127.0.0.1:9094', and serve in the clear what that protects by SSL"
+        in capsys.readouterr().err
+    )
+    assert not (tmp_path / "data").exists()
+    assert main([*arguments, "PLAINTEXT://127.0.0.1:0", "--check-config"]) == 0
 
 
 @pytest.mark.parametrize("arguments", [["--nodes", "3"], ["repair"], ["format"], ["--data-dir", "d"]])
