@@ -210,11 +210,14 @@ cdef class Batch:
     cdef void release(self) noexcept:
         if self.exports or self.accumulator is None:  # None: emptied by a collection, after which a view goes too
             return
+        cdef BufferPool pool = self.accumulator.pool
+        if pool is None:  # its owner was emptied first
+            return
         if self.data != NULL:
-            self.accumulator.pool.give(self.data, self.capacity)
+            pool.give(self.data, self.capacity)
             self.data = NULL
         if self.payload is not None:
-            self.accumulator.pool.used_bytes -= len(self.payload)
+            pool.used_bytes -= len(self.payload)
             self.payload = None
 
     cdef Batch leaf(self, int32_t* index):

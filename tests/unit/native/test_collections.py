@@ -27,14 +27,24 @@ def test_threads_end_before_what_they_use_is_freed(make):
     assert len(left) < 10, "other tests' libraries have threads that come and go; one of each of ours would be ten"
 
 
-def test_a_view_may_outlive_its_emptied_batch():
+@pytest.mark.parametrize("made", ["before the accumulator", "before the batch", "last"])
+def test_a_view_may_outlive_its_emptied_batch(made):
+    """The collector empties in the order in which things were made: a view goes when the list that has it is emptied."""
+    lists = []
+    if made == "before the accumulator":
+        lists.append([])
     core = Core()
+    if made == "before the batch":
+        lists.append([])
     core.send("t", b"x" * 100)
     core.accumulator.close_all()
     batch = core.accumulator.take_head(core.topic.partitions[0])
     batch.stamp(1, 0, 0)
-    cycle = [batch, [memoryview(part) for part in batch.buffers()]]
-    cycle.append(cycle)
+    if made == "last":
+        lists.append([])
+    cycle = lists.pop()
+    cycle += [memoryview(part) for part in batch.buffers()]
+    cycle += [cycle, batch]
     core.accumulator.complete(batch, None, 0)
     core.accumulator.ready.clear()
     del cycle, batch, core
