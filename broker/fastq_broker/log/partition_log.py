@@ -330,6 +330,12 @@ class PartitionLog(LogReads, LogAppends):
             with contextlib.suppress(OSError):
                 self._active.log.give_back()
 
+    @property
+    def gap_offset(self) -> int | None:
+        """Where records are missing in the middle of the log, which a crash has left so; None: nowhere."""
+        gap = self.recovery.gap
+        return None if gap is None or gap[1] <= self.log_start_offset else gap[0]
+
     def truncate_to(self, offset: int) -> bool:
         """Remove all records at and above `offset`; False when there are none. Raises KafkaStorageError: nothing was changed where the
         directory is online after it, and it may be tried again.
@@ -356,6 +362,8 @@ class PartitionLog(LogReads, LogAppends):
             truncate_log(self, cut)
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
+        if self.recovery.gap is not None and offset <= self.recovery.gap[0]:
+            self.recovery.gap = None
         self._announce()
         return True
 
@@ -370,6 +378,7 @@ class PartitionLog(LogReads, LogAppends):
             truncate_fully(self, offset, snapshots, fresh)
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
+        self.recovery.gap = None
         self._announce()
 
     def _cut_future(self, offset: int) -> None:

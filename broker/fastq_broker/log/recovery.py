@@ -158,7 +158,7 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
                 end,
                 point,
             )
-            log.recovery_point = 0
+            log.recovery_point, report.gap = 0, None
             end = _recover(log, segments, epochs, producers, snapshots, report)
     start = max(log.checkpointed_start_offset, segments[0].base_offset)
     if start > end:
@@ -357,11 +357,20 @@ def _recover(
             _remove_from(log, segments, number, report, "it follows a damaged segment")
             break
         position = 0
+        if number < len(segments) and report.gap is None:
+            report.gap = _gap(log, end, segments[number].base_offset)
     end = max(end, segments[-1].base_offset)
     if epochs.entries() != known_epochs:
         epochs.keep()
     producers.end_offset = end
     return end
+
+
+def _gap(log: PartitionLog, end: int, following: int) -> tuple[int, int] | None:
+    """What is missing between the end of a segment that was checked and the next one. Only compaction takes records out of the middle of a
+    log, and what a mirror or a leader sends may begin too far above for a segment's indexes."""
+    missing = 0 < following - end <= _RELATIVE_OFFSET_MAX and following > log.checkpointed_start_offset
+    return (end, following) if missing and not log.config.compacted else None
 
 
 def _trusted_position(files: Files, segment: Segment, point: int) -> tuple[int, int]:

@@ -207,6 +207,17 @@ class ReplicaFetcher:
         try:
             if log.leader_epoch == NO_EPOCH and log.high_watermark < log.log_end_offset:
                 self._truncate_to(state, log.high_watermark)
+            gap = log.gap_offset
+            if gap is not None:
+                logger.warning(
+                    "%s: records are missing from offset %d on in the middle of the log, as a loss of power has left it: it goes back "
+                    "there from %d, and what its leader, %s, has comes anew",
+                    state.partition,
+                    gap,
+                    log.log_end_offset,
+                    self.leader,
+                )
+                log.truncate_to(gap)
             self._go_on(state, leader_epoch, now)
         except UNREADABLE as error:
             if passes(error):

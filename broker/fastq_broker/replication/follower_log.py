@@ -35,6 +35,10 @@ class FollowerLog(Protocol):
     def leader_epoch(self) -> int:
         """The latest leader epoch that the log knows of; -1 when it knows none."""
 
+    @property
+    def gap_offset(self) -> int | None:
+        """Where records are missing in the middle of the log, as a loss of power may leave it; None: nowhere."""
+
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, offset): the largest epoch up to this one, and where it ends. For an epoch below all that are known, that epoch and where
         the first known one begins; (-1, -1) above the latest."""

@@ -51,6 +51,7 @@ class MemoryLog:
         self.log_start_offset = 0
         self.log_end_offset = 0
         self.high_watermark = 0
+        self.gap_offset: int | None = None
         self.fsync = fsync
         self.synced = 0
         self.waiters: list[tuple[int, Callable[[KafkaError | None], None]]] = []
@@ -104,9 +105,10 @@ class MemoryLog:
     def truncate_to(self, offset: int) -> bool:
         gone = [batch for batch in self.batches if batch.last >= offset]
         self.on_cut(gone)
+        self.gap_offset = None if self.gap_offset is None or offset <= self.gap_offset else self.gap_offset
         self.batches = [batch for batch in self.batches if batch.last < offset]
         if gone:
-            self.log_end_offset = gone[0].base
+            self.log_end_offset = self.batches[-1].last + 1 if self.batches else gone[0].base
         end = min(self.log_end_offset, offset)
         self.epochs = [entry for entry in self.epochs if entry[1] < end]
         self._cut()

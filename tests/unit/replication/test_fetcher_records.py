@@ -401,6 +401,20 @@ class TestDivergence:
         assert len(cuts) == 3
 
 
+class TestGap:
+    def test_what_is_missing_in_the_middle_comes_anew_with_all_behind_it(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        leader_log, mine = log_of(0, 0, 0, 0, 0), log_of(0, 0, 0, 0)
+        del mine.batches[1]
+        mine.gap_offset, mine.high_watermark = 1, 4
+        follower = pair(leader_log, mine, 0)
+        assert (mine.log_end_offset, mine.gap_offset) == (1, None)
+        assert "records are missing from offset 1 on in the middle of the log" in caplog.text
+        follower.steps(3)
+        assert mine.data == leader_log.data
+
+
 class TestOutOfRange:
     def test_a_log_beyond_the_leaders_end_is_cut_there(self) -> None:
         leader_log, mine = log_of(0), log_of(0, 0, 0)
