@@ -8,7 +8,8 @@ Rules
   source's fetch gives to who reads batches and does nothing with them, and what is left of a mirror with the same offsets when all is taken
   away but the bytes: `bare copy`, three processes with two sockets between them, of which one sends the source's segments (sendfile), one
   passes on 4 MiB at a time, and one takes their checksum and writes them.
-- Memory is touched before each side: a target writes what a virtual machine gives for the first time at a fifth of its pace.
+- Memory and the page cache are touched before each side: a target writes what a virtual machine gives for the first time at a fifth of
+  its pace.
 - A side that has not all within `--patience` seconds of its first record is given up: its rate is that of what it had by then, and `share`
   says how much of the whole that was.
 - What is measured is saved after each round. With `--only` it takes its place in what was saved, and the rest of that stays.
@@ -33,7 +34,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from support import RESULTS, interleave, medians, save, touch_memory
+from support import RESULTS, interleave, medians, save, touch_memory, touch_page_cache
 
 import apache_kafka  # isort: skip  # found by support
 from fastq import Admin, Producer, TopicPartition
@@ -204,6 +205,7 @@ def side(
     source: Broker, count: int, partitions: int, patience_s: float, command: Callable[[str, Path], list[str]]
 ) -> dict[str, float]:
     touch_memory()
+    touch_page_cache()
     with tempfile.TemporaryDirectory(prefix="bench-mirror-") as name, Broker(config=QUICK) as target:
         if command is loop_command:
             with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
@@ -254,6 +256,7 @@ def fetched(source: Broker, partitions: int) -> dict[str, float]:
 def bare(source: Broker, count: int) -> dict[str, float]:
     """The bytes of the source's segments, copied without all that makes a mirror of it."""
     touch_memory()
+    touch_page_cache()
     segments = sorted(map(str, source.data_dir.glob(f"{TOPIC}-*/*.log")))
     with tempfile.TemporaryDirectory(prefix="bench-mirror-") as name:
         command = [sys.executable, "-c", BARE, name, *segments]

@@ -41,6 +41,15 @@ def touch_memory(size_bytes: int = 10 << 30) -> None:
             memory[start] = 1
 
 
+def touch_page_cache(size_bytes: int = 3 << 30) -> None:
+    """The same for files: what a side is about to write takes the pages that a file had a moment ago. Memory that was given back may have
+    gone to the host again by then, and what was not touched may come first: a bare copy ran at 0.4 to 0.7 GB/s, and at 1.7 after this."""
+    block = bytes(1 << 20)
+    with tempfile.TemporaryFile() as file:
+        for _ in range(size_bytes // len(block)):
+            file.write(block)
+
+
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process and its threads so far, in seconds (resolution: one clock tick)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
