@@ -83,6 +83,8 @@ def run_transactions(servers: str, transactional_id: str) -> None:
         producer.begin_transaction()
         for partition in range(len(PLACES)):
             producer.send("to", f"{transactional_id} aborted".encode(), partition=partition)
+        # All of it is there, which no leader takes before the commit's markers are: an abort throws away what is not sent yet.
+        producer.flush()
         producer.abort_transaction()
 
 

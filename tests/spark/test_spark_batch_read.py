@@ -298,7 +298,7 @@ def test_an_end_that_never_comes_fails_the_task(spark: SparkSession, tmp_path: A
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"subscribe": "no-such-topic"}, ["no such topic: no-such-topic", "create it"]),
+        ({"subscribe": "no-such-topic"}, ["no such topic: no-such-topic", "Create it"]),
         ({"assign": '{"TOPIC":[0,2]}'}, ["TOPIC-2", "TOPIC has 2"]),
         ({"subscribe": "TOPIC", "startingOffsets": '{"TOPIC":{"0":0}}'}, ["startingOffsets", "TOPIC-1 missing"]),
         ({"subscribe": "TOPIC", "startingOffsets": '{"TOPIC":{"0":0,"1":0,"2":0}}'}, ["TOPIC-2 not among"]),
