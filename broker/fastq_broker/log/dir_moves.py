@@ -272,6 +272,8 @@ class LogMoves:
             future.truncate_fully_and_start_at(log.log_start_offset)
             return
         end = min(log.log_end_offset, future.log_end_offset)
+        if future.gap_offset is not None:
+            end = min(end, future.gap_offset)
         for epoch, start in reversed(future.epochs.entries()):
             known, known_end = log.epoch_end_offset(epoch)
             if known == epoch:

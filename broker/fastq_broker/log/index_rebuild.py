@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
@@ -41,9 +41,24 @@ if TYPE_CHECKING:
     from .partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
+S = TypeVar("S", bound=Segment)
 
 _INTERVAL_MS: Final = 60_000
 """Indexes that are wild again within this time are left so: reads do without."""
+
+
+def _twin(kind: type[S], log: LogReads, budget: FdBudget, segment: Segment) -> S:
+    """The same segment for a thread, which opens its files for itself."""
+    return kind(
+        log.files,
+        budget,
+        segment.directory,
+        segment.base_offset,
+        size=segment.size,
+        index_interval_bytes=segment.index_interval_bytes,
+        index_bytes_max=segment.index_bytes_max,
+        created_ms=segment.created_ms,
+    )
 
 
 class IndexRebuild:
@@ -63,16 +78,7 @@ class IndexRebuild:
         with contextlib.suppress(OSError):
             self._old = FileHandle(log.files, segment.index.path, READ)
         self._old_pending = segment.index.raw_pending()
-        self.made = Segment(
-            log.files,
-            FdBudget(2),
-            segment.directory,
-            segment.base_offset,
-            size=segment.size,
-            index_interval_bytes=segment.index_interval_bytes,
-            index_bytes_max=segment.index_bytes_max,
-            created_ms=segment.created_ms,
-        )
+        self.made = _twin(Segment, log, FdBudget(2), segment)
         self.made.index.stay_in_memory()
         self.made.time_index.stay_in_memory()
 
@@ -183,17 +189,7 @@ class AbortsRebuild:
         self.stopped = False
         budget = FdBudget(16)
         self._segments: list[Segment] = [
-            _Reader(
-                log.files,
-                budget,
-                each.directory,
-                each.base_offset,
-                size=each.size,
-                index_interval_bytes=each.index_interval_bytes,
-                index_bytes_max=each.index_bytes_max,
-                created_ms=each.created_ms,
-            )
-            for each in log.segments[: log.segments.index(segment) + 1]
+            _twin(_Reader, log, budget, each) for each in log.segments[: log.segments.index(segment) + 1]
         ]
 
     def make(self) -> None:

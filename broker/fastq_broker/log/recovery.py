@@ -359,6 +359,13 @@ def _recover(
         position = 0
         if number < len(segments) and report.gap is None:
             report.gap = _gap(log, end, segments[number].base_offset)
+            if report.gap is not None and segment.size:  # of one that is empty it was said before
+                logger.error(
+                    "%s ends at offset %d, but the next segment begins at %d: the records between are gone, and are passed over unless a "
+                    "leader has them; restore the file from a copy to have them back",
+                    segment.log.path,
+                    *report.gap,
+                )
     end = max(end, segments[-1].base_offset)
     if epochs.entries() != known_epochs:
         epochs.keep()

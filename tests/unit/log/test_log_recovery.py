@@ -106,7 +106,9 @@ def test_segments_after_a_damaged_one_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 40])
-def test_records_that_are_gone_from_the_middle_are_told_until_they_are_cut_off(tmp_path: Path, left: int) -> None:
+def test_records_that_are_gone_from_the_middle_are_told_until_they_are_cut_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, left: int
+) -> None:
     manager = open_manager(tmp_path, CONFIG)
     fill(manager, 0, 250)
     crash(manager)
@@ -114,6 +116,7 @@ def test_records_that_are_gone_from_the_middle_are_told_until_they_are_cut_off(t
         file.truncate(left * SIZE)  # as a loss of power leaves it where a later file was written back before
     log = reopen(tmp_path)
     assert (log.gap_offset, log.log_end_offset, log.recovery.cut) == (100 + left, 250, [])
+    assert [record.levelname for record in caplog.records if "passed over" in record.message] == ["ERROR"]
     log.truncate_to(240)
     assert log.gap_offset == 100 + left
     log.truncate_to(100 + left)
