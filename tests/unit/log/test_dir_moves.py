@@ -252,22 +252,6 @@ def test_a_target_that_fails_gives_the_move_up_and_the_log_goes_on(tmp_path: Pat
     assert read_all(again.create(*KEY)) == values
 
 
-def test_a_copy_that_has_lost_records_in_its_middle_has_them_copied_again(tmp_path: Path) -> None:
-    manager = opened(tmp_path)
-    log = manager.create(*KEY)
-    values = write(log, 90)
-    manager.moves.begin(log, manager.dirs[1])
-    manager.tick()
-    assert log.future is not None and len(log.future.segments) > 1
-    lost = log.future.segments[0].log.path
-    crash(manager)
-    os.truncate(lost, 0)  # as a loss of power leaves it where a later file was written back before
-    again = opened(tmp_path)
-    run(again)
-    assert directories(tmp_path) == ["b/t-0"]
-    assert read_all(again.create(*KEY)) == values
-
-
 def test_a_source_that_cannot_be_read_gives_the_move_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What has come since the copying began is read by the loop, where it is in memory."""
     files = FaultyFiles()

@@ -105,49 +105,6 @@ def test_segments_after_a_damaged_one_are_removed(tmp_path: Path) -> None:
     assert log.epochs.entries() == [(0, 0), (1, 50), (2, 100)]
 
 
-@pytest.mark.parametrize("left", [0, 40])
-def test_records_that_are_gone_from_the_middle_are_told_until_they_are_cut_off(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, left: int
-) -> None:
-    manager = open_manager(tmp_path, CONFIG)
-    fill(manager, 0, 250)
-    crash(manager)
-    with open(tmp_path / "t-0" / f"{100:020d}.log", "r+b") as file:
-        file.truncate(left * SIZE)  # as a loss of power leaves it where a later file was written back before
-    log = reopen(tmp_path)
-    assert (log.gap_offset, log.log_end_offset, log.recovery.cut) == (100 + left, 250, [])
-    assert [record.levelname for record in caplog.records if "passed over" in record.message] == ["ERROR"]
-    log.truncate_to(240)
-    assert log.gap_offset == 100 + left
-    log.truncate_to(100 + left)
-    assert (log.gap_offset, log.log_end_offset) == (None, 100 + left)
-    log.append(one_batch([b"again"]), leader_epoch=9, now_ms=START_MS)
-    assert [record.value for record in records_of(log.read(100 + left, 10_000))][-1] == b"again"
-
-
-def test_only_what_is_missing_in_what_is_left_of_the_log_is_told(tmp_path: Path) -> None:
-    manager = open_manager(tmp_path, CONFIG)
-    log = fill(manager, 0, 250)
-    log.raise_start(200)
-    manager.write_checkpoints(log.dir, wait=True)
-    crash(manager)
-    with open(tmp_path / "t-0" / f"{100:020d}.log", "r+b") as file:
-        file.truncate(0)
-    log = reopen(tmp_path)
-    assert (log.gap_offset, log.log_start_offset, log.log_end_offset) == (None, 200, 250)
-
-
-def test_a_compacted_log_has_records_missing_anyhow(tmp_path: Path) -> None:
-    config = replace(CONFIG, cleanup_policy=frozenset({"compact"}))
-    manager = open_manager(tmp_path, config)
-    fill(manager, 0, 250)
-    crash(manager)
-    with open(tmp_path / "t-0" / f"{100:020d}.log", "r+b") as file:
-        file.truncate(0)
-    found = open_manager(tmp_path, config).get("t", 0)
-    assert found is not None and found.gap_offset is None and found.log_end_offset == 250
-
-
 def test_rebuilt_indexes_are_the_written_ones(tmp_path: Path) -> None:
     manager = open_manager(tmp_path / "a", CONFIG)
     fill(manager, 0, 250)

@@ -1,0 +1,71 @@
+"""Records that a loss of power has taken out of the middle of a log, where a later file was written back before an earlier one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from log_support import START_MS, crash, one_batch, open_manager, records_of
+from test_dir_moves import KEY, directories, opened, read_all, run, write
+from test_log_recovery import CONFIG, SIZE, fill, reopen
+
+
+@pytest.mark.parametrize("left", [0, 40])
+def test_records_that_are_gone_from_the_middle_are_told_until_they_are_cut_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, left: int
+) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 250)
+    crash(manager)
+    with open(tmp_path / "t-0" / f"{100:020d}.log", "r+b") as file:
+        file.truncate(left * SIZE)
+    log = reopen(tmp_path)
+    assert (log.gap_offset, log.log_end_offset, log.recovery.cut) == (100 + left, 250, [])
+    assert [record.levelname for record in caplog.records if "passed over" in record.message] == ["ERROR"]
+    log.truncate_to(240)
+    assert log.gap_offset == 100 + left
+    log.truncate_to(100 + left)
+    assert (log.gap_offset, log.log_end_offset) == (None, 100 + left)
+    log.append(one_batch([b"again"]), leader_epoch=9, now_ms=START_MS)
+    assert [record.value for record in records_of(log.read(100 + left, 10_000))][-1] == b"again"
+
+
+def test_only_what_is_missing_in_what_is_left_of_the_log_is_told(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    log = fill(manager, 0, 250)
+    log.raise_start(200)
+    manager.write_checkpoints(log.dir, wait=True)
+    crash(manager)
+    with open(tmp_path / "t-0" / f"{100:020d}.log", "r+b") as file:
+        file.truncate(0)
+    log = reopen(tmp_path)
+    assert (log.gap_offset, log.log_start_offset, log.log_end_offset) == (None, 200, 250)
+
+
+def test_a_compacted_log_has_records_missing_anyhow(tmp_path: Path) -> None:
+    config = replace(CONFIG, cleanup_policy=frozenset({"compact"}))
+    manager = open_manager(tmp_path, config)
+    fill(manager, 0, 250)
+    crash(manager)
+    with open(tmp_path / "t-0" / f"{100:020d}.log", "r+b") as file:
+        file.truncate(0)
+    found = open_manager(tmp_path, config).get("t", 0)
+    assert found is not None and found.gap_offset is None and found.log_end_offset == 250
+
+
+def test_a_copy_that_has_lost_records_in_its_middle_has_them_copied_again(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    log = manager.create(*KEY)
+    values = write(log, 90)
+    manager.moves.begin(log, manager.dirs[1])
+    manager.tick()
+    assert log.future is not None and len(log.future.segments) > 1
+    lost = log.future.segments[0].log.path
+    crash(manager)
+    os.truncate(lost, 0)
+    again = opened(tmp_path)
+    run(again)
+    assert directories(tmp_path) == ["b/t-0"]
+    assert read_all(again.create(*KEY)) == values
