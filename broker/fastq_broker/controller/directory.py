@@ -236,7 +236,7 @@ class MetadataDirectory:
             return max(found.end_offset, 0)
         for damage in found.damages:
             logger.error("%s; a snapshot holds what was there", damage)
-        kept = list(kept_batches(found, verdict.begin_at))
+        kept = list(kept_batches(found, verdict.begin_at)) if verdict.keeps else []
         end = kept[-1].next_offset if kept else verdict.begin_at
         logger.error(
             "%s: the log begins anew at offset %d, where its latest snapshot ends, and ends at %d (it was %d to %d)",

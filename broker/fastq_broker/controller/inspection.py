@@ -4,6 +4,8 @@ The log is one sequence of batches without a gap, in one file after another; a s
 - Damage is a place where no whole, right batch lies. Behind it the next one is looked for, byte by byte: its checksum tells it.
 - Damage below the end of the latest readable snapshot S costs nothing: the log begins anew at S, with the batches from there on.
 - Damage above it may be a change that somebody was told of: the start is refused, and `repair` says what it would cost.
+- A log whose last epoch is below that of the latest snapshot is of a history that has lost, however far it reaches: the snapshot was
+  fetched, and the node stopped before the log behind it had begun. Nothing of it is kept.
 - The log of a node that is alone never ends below a snapshot, which is made of what is on disk: one that does was cut, and may have had
   more behind the snapshot.
 - A torn tail is no damage: bytes at the log's end that a crash left of a batch that was never synced, so never acknowledged. A sync
@@ -295,6 +297,8 @@ class Verdict:
     losses: Sequence[str]
     cut: bool = False
     """Whether the end of the log is gone, and nobody knows how much that was."""
+    keeps: bool = True
+    """Whether the batches from `begin_at` on are of the history that the snapshot is of."""
 
 
 def judge(
@@ -304,9 +308,11 @@ def judge(
     quorum, so a snapshot was made of this log, and holds what was on disk then; one that was fetched may lie above its end. `votes`: others
     may count on what it has; who does not vote, and was stopped between a snapshot that it fetched and the log behind it, fetches on."""
     start = found.snapshot_end
+    epoch = found.snapshots[-1].epoch if found.snapshots else 0
+    if not alone and found.batches and found.batches[-1].epoch < epoch:
+        return Verdict(start, [], keeps=False)
     losses = [str(damage) for damage in found.damages if damage.next_offset is None or damage.next_offset > start]
     begin_at = start if any(damage.offset < start for damage in found.damages) else None
-    epoch = found.snapshots[-1].epoch if found.snapshots else 0
     if found.start_offset > start:
         losses.insert(0, _headless(found))
     # Of a log that ends below a snapshot, what is missing was never synced, and so counted for nobody else; one that is gone was removed.

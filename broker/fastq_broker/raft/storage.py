@@ -17,12 +17,13 @@ from pathlib import Path
 
 from fastq._native.records import decode_records, iter_headers, verify_crc
 from fastq._native.wire import DecodeError, Reader
-from fastq.errors import ConfigError, KafkaError
+from fastq.errors import ConfigError, KafkaError, KafkaStorageError
 from fastq.protocol.messages import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
 from fastq_broker.controller.image import MetadataError
 from fastq_broker.controller.records import ControlType, control_batch, data_batches, encode_control
 from fastq_broker.controller.snapshot import list_snapshots, read_snapshot
 from fastq_broker.controller.storage import QuorumState, sync_directory
+from fastq_broker.log.files import passes
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.log.reserve import Reserve
 from fastq_broker.raft.log import Vote
@@ -308,8 +309,25 @@ class DiskLog:
                 missing_ok=True
             )  # after a sync that failed nobody knows what of it is on disk: it is fetched anew
             raise
-        self._log.truncate_fully_and_start_at(snapshot.end_offset)
-        self.snapshots_changed()
+        self.snapshots_changed()  # first: who hears that the log begins anew asks the leader by the epoch of what lies below it
+        try:
+            self._log.truncate_fully_and_start_at(snapshot.end_offset)
+        except KafkaStorageError as error:
+            if passes(error):
+                self._withdraw(snapshot)
+            raise
+
+    def _withdraw(self, snapshot: SnapshotId) -> None:
+        """The log stays the old one, so that the snapshot must not be found beside it: a restart would take for committed what the
+        log has of another history. Where it cannot be removed the directory goes offline; the next start lets the log begin anew."""
+        path = self._directory / snapshot.file_name
+        try:
+            path.unlink(missing_ok=True)
+            sync_directory(self._directory)
+        except OSError as error:
+            raise self._log.dir.fail("removing a metadata snapshot", str(path), error) from error
+        finally:
+            self.snapshots_changed()
 
     def snapshots_changed(self) -> None:
         """A snapshot was made here, or one was removed."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastq_broker.controller.snapshot import write_snapshot
 from fastq_broker.log import failures
 from fastq_broker.raft.log import Vote
-from fastq_broker.raft.roles import Became, Committed, RaftFatal, Role
+from fastq_broker.raft.messages import SnapshotId
+from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, RaftFatal, Role
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
-from raft_members import LISTENER, Member, until
+from raft_members import LISTENER, VALUE, Member, until
 
 from fastq.errors import KafkaStorageError
 from fastq.net import core
@@ -92,6 +95,43 @@ def test_a_leader_that_stops_is_followed_at_once(tmp_path: Path) -> None:
             leader.driver.turn()
             await until(lambda: leader.driver is not None and leader.driver.machine.may_end)
             await until(lambda: any(member.leads for member in members if member is not leader))
+
+    asyncio.run(scenario())
+
+
+def test_a_member_with_an_empty_disk_begins_with_a_snapshot_of_a_leader_whose_log_is_whole(tmp_path: Path) -> None:
+    """Its log begins anew at the snapshot's end, and what it asks for next is of the epoch that is below."""
+
+    async def scenario() -> None:
+        async with quorum(tmp_path) as members:
+            await until(lambda: any(member.leads for member in members))
+            leader = next(member for member in members if member.leads)
+            end = leader.append(10)
+            await until(lambda: all(Committed(end) in member.news for member in members))
+            empty = next(member for member in members if member is not leader)
+            assert empty.driver is not None and leader.driver is not None
+            voters = empty.driver.machine.voters
+            empty.driver.close()
+            empty.driver = None
+            empty.disk.close()
+            shutil.rmtree(empty.path)
+            snapshot = SnapshotId(end, leader.driver.machine.epoch)
+            write_snapshot(
+                leader.path / snapshot.file_name,
+                [VALUE],
+                epoch=snapshot.epoch,
+                timestamp_ms=5,
+                last_timestamp_ms=5,
+                kraft_version=None,
+                voters=None,
+            )
+            leader.disk.log.snapshots_changed()
+            empty.news.clear()
+            empty.start(voters)
+            end = leader.append(5)
+            await until(lambda: Committed(end) in empty.news or any(isinstance(it, RaftFatal) for it in empty.news))
+            assert LoadSnapshot(snapshot) in empty.news and Committed(end) in empty.news
+            assert (empty.disk.log.start, empty.disk.log.end, leader.disk.log.start) == (snapshot.end_offset, end, 0)
 
     asyncio.run(scenario())
 

@@ -301,6 +301,38 @@ def test_a_snapshot_that_finds_no_room_is_fetched_anew(
         assert (log.start, log.end, log.snapshots) == (40, 40, [wanted])
 
 
+@pytest.mark.parametrize("removable", [True, False])
+def test_a_snapshot_behind_which_the_log_cannot_begin_is_not_there(
+    removable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart would take for committed what the log has below its end, which may be of a history that has lost."""
+    with opened(tmp_path / "a"):
+        pass
+    wanted = SnapshotId(2, 7)
+    snapshot_in(tmp_path / "a", wanted)
+    whole = (tmp_path / "a" / f"{METADATA_TOPIC}-0" / wanted.file_name).read_bytes()
+    files = FaultyFiles()
+    with opened_disk(tmp_path / "b" / f"{METADATA_TOPIC}-0", files) as disk:
+        log = disk.log
+        log.append_leader_change(1, 1, VOTERS, [ME], None)
+        log.append_records([VALUE] * 4, 1)
+        files.plan(Fault("open", errno.ENOSPC))
+        log.receive_snapshot(wanted, 0, whole)
+        with monkeypatch.context() as patch:
+            if not removable:
+                patch.setattr(Path, "unlink", lambda *_given, **_named: os.stat("/nowhere"))
+            with pytest.raises(KafkaStorageError, match="No space" if removable else "removing a metadata snapshot"):
+                log.finish_snapshot(wanted)
+        assert (disk.dir.offline is None) == removable
+        assert (log.start, log.end, log.last_epoch, log.snapshots) == (0, 5, 1, [] if removable else [wanted])
+        if not removable:
+            return
+        files.heal()
+        log.receive_snapshot(wanted, 0, whole)
+        log.finish_snapshot(wanted)
+        assert (log.start, log.end, log.last_epoch, log.snapshots) == (2, 2, 7, [wanted])
+
+
 def test_votes_are_kept_as_kafka_keeps_them(tmp_path: Path) -> None:
     version = [0]
     votes = DiskVotes(tmp_path, "cluster", lambda: version[0], lambda: [2, 1], Reserve(tmp_path, Files(), lambda: 0))
