@@ -137,12 +137,18 @@ class Files:
             return False
         fd = self.open(path, READ_WRITE_CREATE | os.O_EXCL)
         try:
-            os.posix_fallocate(fd, 0, size)
+            return self.preallocate(fd, size)
         except OSError:
             self.remove_if_exists(path)
             raise
         finally:
             os.close(fd)
+
+    def preallocate(self, fd: int, size: int) -> bool:
+        """Have a file take `size` bytes of the disk, and be so long; False where the system cannot. Raises OSError."""
+        if not hasattr(os, "posix_fallocate"):
+            return False
+        os.posix_fallocate(fd, 0, size)
         return True
 
     def write_all(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:

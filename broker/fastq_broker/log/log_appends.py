@@ -4,6 +4,8 @@ Rules
 - Every append is judged, stamped in place and written with one system call; nothing is acknowledged that is not written.
 - What cannot be written wholly is cut off again. A shortage refuses the append and no more; any other error takes the log directory
   offline (see log_dir).
+- What is written and then cannot be noted, for want of memory or by a mistake, is taken back too: the next batch would lie behind one
+  that the log does not know of.
 - Epochs of leaders are noted before the first batch of theirs is written.
 Source: UnifiedLog, LocalLog.
 """
@@ -100,6 +102,7 @@ class LogAppends(LogSegments):
         size = len(batch)
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
+        end_offset = last_offset + 1
         active = self._active
         try:
             if (
@@ -121,12 +124,17 @@ class LogAppends(LogSegments):
             if size >= RESERVE_FROM_BYTES:
                 self._reserve(active, position + size)
             active.append(batch, size, last_offset, max_timestamp)
+            self._recent.append((base_offset, position))
+            if producer_id >= 0:
+                self._note_producer(header, base_offset, last_offset, max_timestamp, now_ms, batch)
+            self._advance_end(end_offset)
         except OSError as error:
+            if self.log_end_offset > base_offset:
+                raise
             raise self._append_failed(active, position, error) from error
-        self._recent.append((base_offset, position))
-        if producer_id >= 0:
-            self._note_producer(header, base_offset, last_offset, max_timestamp, now_ms, batch)
-        self._advance_end(last_offset + 1)
+        except BaseException:
+            self._take_back(base_offset, position)
+            raise
         return AppendResult(
             base_offset, last_offset, now_ms if admission.log_append_time else -1, self.log_start_offset, False
         )
@@ -240,13 +248,24 @@ class LogAppends(LogSegments):
     def _append_replicated(self, active: Segment, data: memoryview, headers: list[BatchHeader], now_ms: int) -> None:
         """Append batches to the active segment, which has room for them. Their leader epochs count once they are written: one that had none
         of its epoch's records would have this log pass for more up to date than it is (a vote goes by its last epoch)."""
-        start = active.log.size
+        start, end = active.log.size, self.log_end_offset
         try:
             if len(data) >= RESERVE_FROM_BYTES:
                 self._reserve(active, start + len(data))
             active.append_run(data, headers)
+            self._note_replicated(active, start, data, headers, now_ms)
+            self._advance_end(headers[-1].next_offset)
         except OSError as error:
+            if self.log_end_offset > end:
+                raise
             raise self._append_failed(active, start, error) from error
+        except BaseException:
+            self._take_back(end, start)
+            raise
+
+    def _note_replicated(
+        self, active: Segment, start: int, data: memoryview, headers: list[BatchHeader], now_ms: int
+    ) -> None:
         for header in headers:
             if header.partition_leader_epoch > self.leader_epoch:
                 try:
@@ -266,7 +285,6 @@ class LogAppends(LogSegments):
                 batch = data[at : at + size]
                 self._note_producer(header, base_offset, header.last_offset, header.max_timestamp, now_ms, batch)
             at += size
-        self._advance_end(headers[-1].next_offset)
 
     def _note_producer(
         self,
@@ -321,6 +339,9 @@ class LogAppends(LogSegments):
                 second,
             )
         return failure
+
+    def _take_back(self, end_offset: int, position: int) -> None:
+        raise NotImplementedError
 
     # -- leader epochs
 

@@ -68,12 +68,17 @@ class LogSegments(Visibility):
                 return old
             old.finish()
             self.durability.take_snapshot()
-            segment.create_files(self._segment_bytes if self.config.preallocate else 0)
         except OSError as error:
             raise self.dir.refuse("rolling a segment", error.filename or segment.log.path, error) from error
-        self.segments.append(segment)
-        self._bases.append(base)
-        self._active = segment
+        try:
+            segment.create_files(self._segment_bytes if self.config.preallocate else 0)
+            segments, bases = [*self.segments, segment], [*self._bases, base]
+        except BaseException as error:
+            segment.remove_files()  # the log would end there after a restart, wherever it is cut before
+            if isinstance(error, OSError):
+                raise self.dir.refuse("rolling a segment", error.filename or segment.log.path, error) from error
+            raise
+        self.segments, self._bases, self._active = segments, bases, segment
         self._recent.clear()
         self.durability.request_later()
         return segment

@@ -10,6 +10,7 @@ Source: UnifiedLog, LocalLog.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import random
 import threading
@@ -32,7 +33,7 @@ from .recovery import UnrecoverableLog, first_segment, load_log, make_log
 from .scan import CorruptSegment
 from .segment import Segment
 from .stored_batches import MuchToRead, RecoveryReport
-from .truncation import find_cut, producer_snapshots, truncate_fully, truncate_log
+from .truncation import Cut, find_cut, producer_snapshots, truncate_fully, truncate_log
 
 logger = logging.getLogger(__name__)
 
@@ -380,6 +381,19 @@ class PartitionLog(LogReads, LogAppends):
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
         self.recovery.gap = None
         self._announce()
+
+    def _take_back(self, end_offset: int, position: int) -> None:
+        """Cut off what an append that fails inside has written behind `end_offset`, where the log ended at this position of its active
+        segment, unless it is in the log by now. Where that fails too the directory goes offline."""
+        if self.log_end_offset > end_offset or self.dir.offline is not None:
+            return
+        try:
+            truncate_log(self, Cut(end_offset, len(self.segments), position, producer_snapshots(self)))
+        except BaseException as error:
+            cause = error if isinstance(error, OSError) else OSError(errno.ENOMEM, f"it failed inside: {error!r}")
+            self.dir.fail("taking a batch back", self.path, cause)
+            if not isinstance(error, Exception):
+                raise
 
     def _cut_future(self, offset: int) -> None:
         """The copy on its way has nothing that this log has not: it is cut first. Where its disk fails it is given up, which concerns

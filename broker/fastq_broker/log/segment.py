@@ -246,12 +246,18 @@ class Segment:
         left_bytes = os.fstat(handle.fd).st_size
         if left_bytes:  # ext4 writes a file out at its close that was cut to nothing, an empty one too
             self.log.truncate(0)
-        if preallocate_bytes and hasattr(os, "posix_fallocate"):  # where there is none, the setting has no effect
-            os.posix_fallocate(self.log.handle().fd, 0, preallocate_bytes)
+        if preallocate_bytes and self._files.preallocate(self.log.handle().fd, preallocate_bytes):
             self.log.reserved = NEVER  # it has its room, which what fails to get more would give back
         self.index.trim()
         self.time_index.trim()
         self._timestamps_known = True
+
+    def remove_files(self) -> None:
+        """Leave nothing of a segment whose files could not all be made. What cannot be removed now is empty, and removed by no one else."""
+        self.release()
+        for path in (self.log.path, self.index.path, self.time_index.path):
+            with contextlib.suppress(OSError):
+                self._files.remove_if_exists(path)
 
     # -- appending
 

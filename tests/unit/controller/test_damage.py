@@ -389,7 +389,9 @@ def test_the_log_of_one_among_others_may_end_below_a_snapshot(
 
 
 @pytest.mark.parametrize("later", [0, 1])
-def test_a_log_of_a_history_that_has_lost_is_not_kept_behind_a_snapshot_of_another(cluster: Cluster, later: int) -> None:
+def test_a_log_of_a_history_that_has_lost_is_not_kept_behind_a_snapshot_of_another(
+    cluster: Cluster, later: int
+) -> None:
     """The snapshot was fetched, and its log had not begun yet: the epochs tell it, however far the log of before reaches."""
     latest = list_snapshots(cluster.meta)[-1]
     fetched = SnapshotId(latest.end_offset, latest.epoch + later)

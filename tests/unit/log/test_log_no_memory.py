@@ -1,0 +1,160 @@
+"""An append that fails inside, at each of its steps in turn: the log has all of what it was given or nothing of it, what is appended next
+lies where its offset says, and a start after a crash finds the same.
+
+A step is an allocation, of the interpreter or of what is native.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from fastq_broker.log import LogConfig, LogManager, PartitionLog
+from log_support import START_MS, crash, one_batch, open_manager
+
+from fastq._native.records import CONTROL_ABORT, build_transaction_marker, iter_headers, stamp
+
+PRODUCER = 7
+testcapi = pytest.importorskip("_testcapi", reason="this Python lacks what its own tests have for failing allocations")
+
+
+def fails(call: Callable[[], object], at: int) -> bool:
+    """Whether a call ends with MemoryError where its allocation number `at`, counted from 1, fails (0: none does)."""
+    if at:
+        testcapi.set_nomemory(at, at + 1)
+    try:
+        call()
+    except MemoryError:
+        return True
+    finally:
+        testcapi.remove_mem_hooks()
+    return False
+
+
+def of_producer(sequence: int, *, transactional: bool = False) -> bytearray:
+    return one_batch([b"p" * 50] * 2, producer_id=PRODUCER, epoch=0, sequence=sequence, transactional=transactional)
+
+
+def write(log: PartitionLog, batch: bytearray, *, epoch: int = 2) -> None:
+    log.append(batch, leader_epoch=epoch, now_ms=START_MS, transaction_version=1)
+
+
+def end_transaction(log: PartitionLog, *, commit: bool) -> None:
+    log.append_transaction_marker(
+        producer_id=PRODUCER, producer_epoch=0, coordinator_epoch=0, commit=commit, leader_epoch=2, now_ms=START_MS
+    )
+
+
+def replicated() -> bytes:
+    """What a leader has: a transaction that is aborted, an idempotent batch and a plain one, each of an epoch of its own."""
+    marker = build_transaction_marker(
+        CONTROL_ABORT, producer_id=PRODUCER, producer_epoch=0, coordinator_epoch=0, timestamp_ms=START_MS
+    )
+    data, offset = bytearray(), 6
+    for epoch, batch in enumerate([of_producer(2, transactional=True), marker, of_producer(4), one_batch([b"r"])], 2):
+        stamp(batch, 0, offset, epoch)
+        offset += next(header for _, header in iter_headers(batch)).last_offset_delta + 1
+        data += batch
+    return bytes(data)
+
+
+def replicate(log: PartitionLog) -> None:
+    log.append_as_follower(replicated(), now_ms=START_MS)
+
+
+CALLS: dict[str, Callable[[PartitionLog], object]] = {
+    "plain": lambda log: write(log, one_batch([b"a", b"b"])),
+    "idempotent": lambda log: write(log, of_producer(2)),
+    "transactional": lambda log: write(log, of_producer(2, transactional=True)),
+    "commit": lambda log: end_transaction(log, commit=True),
+    "abort": lambda log: end_transaction(log, commit=False),
+    "follower": replicate,
+}
+ENDS = {"plain": 2, "idempotent": 2, "transactional": 2, "commit": 1, "abort": 1, "follower": 6}
+"""How many offsets each takes, behind the 6 that there are."""
+
+
+def content(log: PartitionLog) -> bytes:
+    found, at = bytearray(), 0
+    while at < log.log_end_offset:
+        data = log.read(at, 1 << 20).read()
+        at = max(header.next_offset for _, header in iter_headers(data, strict=True))
+        found += data
+    return bytes(found)
+
+
+def state(log: PartitionLog) -> tuple[object, ...]:
+    """What must be the same however the log came by it."""
+    producer = log.producers.get(PRODUCER)
+    assert producer is not None
+    aborted = [(one.producer_id, one.first_offset, one.last_offset) for one in log.aborted_transactions(0, 1 << 30)]
+    return (
+        content(log),
+        log.log_end_offset,
+        [log.epoch_end_offset(epoch) for epoch in range(8)],
+        (producer.next_sequence, producer.txn_first_offset),
+        aborted,
+        log.last_stable_offset,
+        sum(os.stat(segment.log.path).st_size for segment in log.segments),
+    )
+
+
+def begin(manager: LogManager, *, in_transaction: bool) -> PartitionLog:
+    log = manager.create("t", 0, bytes(16))
+    for batch in (one_batch([b"f"] * 2), of_producer(0, transactional=in_transaction), one_batch([b"f"] * 2)):
+        write(log, batch, epoch=1)
+    return log
+
+
+def go_on(log: PartitionLog, kind: str, end: int) -> None:
+    """Once there is memory again, what a client, or a follower, does."""
+    if kind == "follower":
+        data = replicated()
+        rest = next((at for at, header in iter_headers(data) if header.base_offset == log.log_end_offset), len(data))
+        log.append_as_follower(data[rest:], now_ms=START_MS)
+    elif log.log_end_offset < end or kind in ("idempotent", "transactional"):  # these are known when they come again
+        CALLS[kind](log)
+    assert log.log_end_offset == end
+
+
+# What fails while Python throws an object away is told to nobody, and costs a descriptor at most.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("rolls", [False, True])
+@pytest.mark.parametrize("kind", CALLS)
+def test_an_append_that_fails_inside_is_there_or_is_not(tmp_path: Path, kind: str, rolls: bool) -> None:
+    in_transaction = kind in ("transactional", "commit", "abort")
+    config, reference, steps, quiet = LogConfig(index_interval_bytes=1), None, 0, 0
+    for step in range(10_000):  # at 0 nothing fails
+        directory = tmp_path / str(step)
+        directory.mkdir()
+        manager = open_manager(directory, config)
+        log = begin(manager, in_transaction=in_transaction)
+        if rolls:
+            log.apply_config(replace(config, segment_bytes=log.size_bytes))
+        before = content(log)
+        failed = fails(partial(CALLS[kind], log), step)
+        if reference is None:
+            assert log.log_end_offset > 6 and (len(log.segments) > 1) == rolls
+            reference = content(log)
+        left = content(log)
+        assert left.startswith(before) and reference.startswith(left), step
+        assert log.dir.offline is None, step
+        go_on(log, kind, 6 + ENDS[kind])
+        assert content(log) == reference, step
+        write(log, one_batch([b"next"]), epoch=6)
+        known = state(log)
+        crash(manager)
+        manager = open_manager(directory, config)
+        log = manager.create("t", 0, bytes(16))
+        assert state(log) == known, step
+        crash(manager)
+        steps += failed
+        quiet = 0 if failed else quiet + 1
+        if quiet > 20:  # some do without what they were refused
+            assert steps > 5
+            return
+    raise AssertionError("it never ends")
