@@ -126,10 +126,15 @@ class IndexRebuild:
                     return at
         return None
 
+    @property
+    def wanted(self) -> bool:
+        """Whether the segment still is the log's, and has not its entries."""
+        return self.segment.rebuilding is self and self.segment in self.log.segments
+
     def install(self) -> None:
-        """Give the segment its entries, if it still is the log's and has them not. Raises OSError."""
+        """Give the segment its entries, where they are wanted. Raises OSError."""
         log, segment = self.log, self.segment
-        if segment.rebuilding is self and segment in log.segments:
+        if self.wanted:
             log.durability.unsettle(segment.base_offset)
             with contextlib.suppress(WildIndex):  # its file is wild once more, which the next read finds
                 segment.take_indexes(self.made, closed=segment is not log.segments[-1])
@@ -211,10 +216,15 @@ class AbortsRebuild:
         if self.stopped or self.segment.aborts_rebuilding is not self:
             raise RecoveryStopped
 
+    @property
+    def wanted(self) -> bool:
+        """Whether the segment still is the log's, and has not its file."""
+        return self.segment.aborts_rebuilding is self and self.segment in self.log.segments
+
     def install(self) -> None:
-        """Give the segment its file, if it still is the log's and has it not. Raises OSError."""
+        """Give the segment its file, where it is wanted. Raises OSError."""
         log, segment = self.log, self.segment
-        if segment.aborts_rebuilding is self and segment in log.segments:
+        if self.wanted:
             log.durability.unsettle(segment.base_offset)
             segment.take_aborts(self._segments[-1].unwritten_aborts)
 
@@ -317,14 +327,17 @@ class IndexRebuilds:
     def _heard(self, work: Rebuild, future: Future[None]) -> None:
         if self._under_way.pop(work, None) is None:
             return
-        log, segment = work.log, work.segment
+        log, segment, wanted = work.log, work.segment, work.wanted
         try:
             future.result()
             work.install()
         except (RecoveryStopped, CancelledError):
             pass
         except OSError as error:
-            log.dir.refuse("making an index again", error.filename or segment.log.path, error)
+            if (
+                wanted
+            ):  # of a log that was deleted or moved meanwhile the files are gone, and nothing is wrong with the disk
+                log.dir.refuse("making an index again", error.filename or segment.log.path, error)
         except Exception as error:
             failures.report(f"making the index of {segment.log.path} again", error)
         finally:

@@ -188,6 +188,24 @@ def test_whatever_goes_on_beside_it(tmp_path: Path, how: str, which: int) -> Non
         world.settle()
 
 
+@pytest.mark.parametrize("when", ["beside", "made"])
+def test_a_topic_that_is_deleted_meanwhile_takes_nothing_offline(tmp_path: Path, when: str) -> None:
+    world = World(tmp_path)
+    world.paths()[0].unlink()
+    with pytest.raises(ReplicaNotAvailable):
+        world.told()
+    if when == "made":
+        world.thread.run()
+    log = world.log
+    world.manager.delete("t", 0)
+    world.clock.advance(120_000)
+    world.manager.tick()
+    world.thread.run()
+    world.loop.turn()
+    assert log.dir.offline is None
+    world.manager.create("t", 0, bytes(16)).append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+
+
 def test_room_that_is_short_while_it_is_made(tmp_path: Path) -> None:
     files = FaultyFiles()
     world = World(tmp_path, files)
