@@ -19,12 +19,14 @@ from fastq.cli.output import (
     Subparsers,
     UsageError,
     add_json_option,
+    is_secret,
     is_whole,
     key_values,
     nonempty,
     print_json,
     print_records,
     sent,
+    told,
 )
 
 if TYPE_CHECKING:
@@ -222,13 +224,14 @@ def run_set(options: argparse.Namespace) -> int:
             admin.set_configs(of, values)
     else:
         values = _set_of_entity(options, of, values)
+    shown = {key: "[hidden]" if value and is_secret(value, key) else value for key, value in values.items()}
     if options.json:
-        print_json({"resource": str(of), "set": values}, options.json)
+        print_json({"resource": str(of), "set": shown}, options.json)
     else:
         print(
             f"{of}: "
             + ", ".join(
-                f"{key} {'back to its default' if value is None else f'= {value}'}" for key, value in values.items()
+                f"{key} {'back to its default' if value is None else f'= {value}'}" for key, value in shown.items()
             )
         )
     return 0
@@ -250,8 +253,8 @@ def _set_of_entity(
                 if quotas:
                     print(f"{of}: the quotas are set, the credentials are not", file=sys.stderr)
                 raise
-    told: dict[str, str | None] = {key: None if value is None else f"{value:g}" for key, value in quotas.items()}
-    return {key: told.get(key, value and "[hidden]") for key, value in values.items()}
+    rates: dict[str, str | None] = {key: None if value is None else f"{value:g}" for key, value in quotas.items()}
+    return {key: rates.get(key, value and "[hidden]") for key, value in values.items()}
 
 
 def _rate(key: str, value: str | None) -> float | None:
@@ -260,7 +263,9 @@ def _rate(key: str, value: str | None) -> float | None:
     except ValueError:
         found = math.nan
     if found is not None and not math.isfinite(found):
-        raise UsageError(f"{key} is a quota, which is a number, not {value!r}")
+        if key.upper().startswith("SCRAM"):
+            raise UsageError(f"{key} is no mechanism of credentials: it is one of {', '.join(MECHANISMS)}")
+        raise UsageError(f"{key} is a quota, which is a number, not {told(value or '', key)}")
     return found
 
 

@@ -196,15 +196,31 @@ def add_json_option(parser: argparse.ArgumentParser, *, again: bool = False) -> 
     )
 
 
+_SECRET = ("password", "secret", "scram", "jaas", "keystore.key")
+
+
+def is_secret(value: str, name: str = "") -> bool:
+    """Whether nobody else is to read a value, by its own words or by the name of its setting, however that is misspelt."""
+    words = f"{name} {value}".lower()
+    return any(part in words for part in _SECRET)
+
+
+def told(value: str, name: str = "") -> str:
+    """A value as messages have it, in quotes; `[hidden]` for what may be a secret."""
+    return "[hidden]" if is_secret(value, name) else repr(value)
+
+
 def key_values(pairs: Sequence[str], option: str, *, once: bool = False) -> dict[str, str]:
     """`["a=1", "b=2"]` as a dictionary; a clear error for what has no `=`, and with `once` for a key that is there again."""
     found: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key:
-            raise UsageError(f"{option} takes KEY=VALUE, not {pair!r}")
+            raise UsageError(f"{option} takes KEY=VALUE, not {told(pair)}")
         if once and key in found:
-            raise UsageError(f"{option} names {key} twice, with {found[key]!r} and {value!r}: give it once")
+            raise UsageError(
+                f"{option} names {key} twice, with {told(found[key], key)} and {told(value, key)}: give it once"
+            )
         found[key] = value
     return found
 

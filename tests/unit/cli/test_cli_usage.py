@@ -257,6 +257,25 @@ def test_wrong_calls(capsys: pytest.CaptureFixture[str], arguments: list[str], w
     assert words in complaint(capsys, *arguments)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["configs", "set", "--user", "u", "SCRAM-SHA-265=[iterations=8192,password=hush]"],
+        ["configs", "set", "--user", "u", "scram-sha-512=[password=hush]"],
+        ["configs", "set", "--user", "u", "SHA-512=[password=hush]"],
+        ["configs", "set", "--user", "u", "SCRAM-SHA-512:[password=hush]"],
+        ["configs", "set", "--user", "u", "SCRAM-SHA-512=[pasword=hush]"],
+        ["configs", "set", "--user", "u", "SCRAM-SHA-512=[password=hush]", "SCRAM-SHA-512=[password=hush]"],
+        ["configs", "set", "--user-defaults", "SCRAM-SHA-512=hush"],
+        ["topics", "list", "--property", "sasl_password:hush"],
+        ["topics", "create", "t", "--config", "ssl.key.password=hush", "--config", "ssl.key.password=hush2"],
+    ],
+    ids=" ".join,
+)
+def test_a_secret_is_not_told_however_it_is_misspelt(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert "hush" not in complaint(capsys, *arguments)
+
+
 PARSED_LATER = {
     *("--profile", "--property", "--command-config", "--bootstrap", "--config", "--file", "--plot", "--to"),
     *("--generate", "--execute", "--verify", "--cancel"),  # files and directories
