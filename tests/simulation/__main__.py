@@ -97,24 +97,13 @@ def main() -> int:
 
 
 def find(name: str, seeds: range) -> int:
-    """Which seed finds a mistake, that of the table before others, and finds nothing without it, or without the trouble that finds it."""
-    from simulation.mutations import MUTATIONS, mistaken
-    from simulation.scenario import run_seed
-    from simulation.world import World
-
-    def look(seed: int) -> Outcome | None:
-        trouble = MUTATIONS[each].trouble
-        if trouble and not World(seed).has(trouble):
-            return None
-        with mistaken(each):
-            outcome = run_seed(seed)
-            if outcome.problem is None or (trouble and run_seed(seed, without={trouble}).problem is not None):
-                return None
-        return None if run_seed(seed).problem is not None else outcome
+    """Which seed finds a mistake, that of the table before others; with `all`, each of them."""
+    from simulation.hunt import hunt
+    from simulation.mutations import MUTATIONS
 
     missed = 0
     for each in MUTATIONS if name == "all" else [name]:
-        found = next(filter(None, map(look, dict.fromkeys([MUTATIONS[each].seed, *seeds]))), None)
+        found = hunt(each, seeds)
         missed += found is None
         print(f"{each}: {'not found' if found is None else f'seed {found.seed}: {found.problem}'}", flush=True)
     return 1 if missed else 0

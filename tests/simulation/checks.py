@@ -73,13 +73,16 @@ class Checks:
         self.histories: dict[Any, History] = {}
         self._leaders: dict[int, int] = {}
         self._partition_leaders: dict[tuple[Any, int], int] = {}
-        self._watermarks: dict[tuple[Any, int, int, int], tuple[int, int]] = {}
-        """High watermark of a leader in an epoch, and how many it had in sync."""
+        self._watermarks: dict[tuple[Any, int, int, int], tuple[int, int, int]] = {}
+        """High watermark of a leader in an epoch, how many it had in sync, and the partition epoch."""
         self._alone_since: dict[int, float] = {}
         """Leaders of the metadata quorum that no majority reaches."""
         self._gone_since: dict[int, float] = {}
         self._active_since: dict[tuple[int, int], float] = {}
         """Controllers that can have changes committed, by node and epoch."""
+        self._unfenced_since: dict[tuple[int, int, int], float] = {}
+        """Since when a controller, by node and epoch, has had a broker unfenced: a heartbeat that was on its way for long unfences one that
+        is gone, for a session."""
         self._held_back: dict[tuple[Any, int, int, int], tuple[int, int]] = {}
         """High watermarks that nobody who counts keeps back, and since when, by the clock of who leads."""
         self._of_before_since: dict[int, float] = {}
@@ -149,7 +152,11 @@ class Checks:
         assert node.broker is not None
         for broker_id, gone_since in self._gone_since.items():
             known = node.broker.image.brokers.get(broker_id)
-            if now - max(since, gone_since) > FENCED_S and known is not None and not known.fenced:
+            if known is None or known.fenced:
+                self._unfenced_since.pop((*place, broker_id), None)
+                continue
+            unfenced_since = self._unfenced_since.setdefault((*place, broker_id), now)
+            if now - max(since, gone_since, unfenced_since) > FENCED_S:
                 raise Violation(
                     f"broker {broker_id} is gone since {gone_since:.2f} s, and {node}, the active controller since {since:.2f} s, has "
                     "not fenced it"
@@ -188,8 +195,13 @@ class Checks:
             if other != node.node_id:
                 raise Violation(f"{node} and node-{other} both lead {key[0]} in epoch {epoch}")
             place = key, node.node_id, node.lives, epoch
-            before, count = self._watermarks.get(place, (0, len(self.nodes)))
+            partition_epoch = shared.machine.partition_epoch
+            before, count, seen_epoch = self._watermarks.get(place, (0, len(self.nodes), partition_epoch))
             in_sync = len(shared.machine.isr.committed)
+            if (
+                partition_epoch - seen_epoch > 1
+            ):  # several changes came at once: more may have been in sync between them
+                count = len(self.nodes)
             if watermark < before:
                 raise Violation(
                     f"the high watermark of {key[0]} on {node} went from {before} back to {watermark} in epoch {epoch}"
@@ -198,7 +210,7 @@ class Checks:
                 raise Violation(
                     f"the high watermark of {key[0]} on {node} went from {before} to {watermark} in epoch {epoch} with {in_sync} in sync"
                 )
-            self._watermarks[place] = watermark, in_sync
+            self._watermarks[place] = watermark, in_sync, partition_epoch
             self._look_at_progress(place, node, shared.machine, watermark)
             self._look_at_in_sync(node, replica, watermark)
         if replica.topic != RISKY and not (log.config.compacted and self._cleaning):

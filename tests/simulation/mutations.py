@@ -159,8 +159,8 @@ def _sleeps_through_records(original: Any) -> Any:
 def _beats_at_the_last_moment(original: Any) -> Any:
     """Heartbeats come in time, by the clock of who sends them."""
 
-    def answered(self: BrokerLifecycle, response: Any, now: float) -> None:
-        original(self, response, now)
+    def answered(self: BrokerLifecycle, response: Any, asked_at: float, now: float) -> None:
+        original(self, response, asked_at, now)
         if self.state is BrokerState.RUNNING:
             self._next(LAST_MOMENT_S, now)
 
