@@ -27,6 +27,7 @@ pytestmark = [
 ]
 OURS = (11, 12, 13)
 SETTINGS = {
+    "broker.heartbeat.interval.ms": 300,  # the controller's sessions take 2 s, which is the default of this too
     "process.roles": "broker",
     "controller.listener.names": "CONTROLLER",
     "offsets.topic.replication.factor": 3,
