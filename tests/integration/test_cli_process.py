@@ -89,6 +89,21 @@ def test_an_interrupt_while_consuming(topic: str) -> None:
         assert ended(process) == (130, "")
 
 
+def test_a_termination_in_the_background_of_a_script(topic: str) -> None:
+    """Where a shell has the process ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with started("consume", topic, "--from-beginning") as process:
+            assert process.stdout is not None
+            for _ in range(COUNT):
+                assert process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+            assert ended(process) == (143, "")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_an_interrupt_while_producing(topic: str) -> None:
     with started("produce", topic) as process:
         assert process.stdin is not None
