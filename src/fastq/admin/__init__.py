@@ -133,4 +133,5 @@ __all__ = [
 ]
 
 # For type checkers mostly, and it imports the ssl module.
-__getattr__, __dir__ = lazy_names(__name__, {"AdminOptions": "fastq.admin.options"})
+if not TYPE_CHECKING:  # which would take any name for one of the package
+    __getattr__, __dir__ = lazy_names(__name__, {"AdminOptions": "fastq.admin.options"})

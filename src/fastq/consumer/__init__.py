@@ -78,4 +78,5 @@ _WHERE = {
     "read_topic": "fastq.consumer.tables",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _WHERE)
+if not TYPE_CHECKING:  # which would take any name for one of the package
+    __getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -24,4 +24,5 @@ _WHERE = {
     "load_config": "fastq.mirror.config",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _WHERE)
+if not TYPE_CHECKING:  # which would take any name for one of the package
+    __getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -14,6 +14,7 @@ import contextlib
 import os
 import sys
 import weakref
+from asyncio import selector_events
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,13 @@ if TYPE_CHECKING:
     import socket
 
 NEVER = float("inf")
-# Before Python 3.12, asyncio's writelines() copies all buffers into one; for large ones a few more system calls are cheaper.
-WRITELINES_JOINS = sys.version_info < (3, 12)
+# Before Python 3.12, asyncio's writelines() copies all buffers into one. Since then it takes them one by one, but in 3.12.0 to 3.12.8, 3.13.0
+# and 3.13.1 it never calls pause_writing, so that memory would have no bound (CVE-2024-12254); distributions have mended it in older ones.
+WRITELINES_HELPS = (
+    sys.version_info >= (3, 12)
+    and "_maybe_pause_protocol" in selector_events._SelectorSocketTransport.writelines.__code__.co_names
+)
+# Without it, few bytes are joined to one buffer; for more a few more system calls are cheaper than the copy.
 JOINED_BYTES_MAX = 32 * 1024
 
 
@@ -217,11 +223,13 @@ class AsyncDriver:
         # back what comes next.
         if len(outgoing) == 1:
             connection.transport.write(outgoing[0])
-        elif WRITELINES_JOINS and size > JOINED_BYTES_MAX:
+        elif WRITELINES_HELPS:
+            connection.transport.writelines(list(outgoing))
+        elif size > JOINED_BYTES_MAX:
             for buffer in list(outgoing):
                 connection.transport.write(buffer)
         else:
-            connection.transport.writelines(list(outgoing))
+            connection.transport.write(b"".join(outgoing))
         if connection.state is not State.CLOSED:
             connection.data_sent(size)
 

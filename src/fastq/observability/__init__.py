@@ -12,7 +12,7 @@ Rules: nothing here is imported by the clients, so it costs nothing until it is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastq.observability.prometheus import PrometheusExporter
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PrometheusExporter", "TracingConsumerInterceptor", "TracingProducerInterceptor"]
 
+if not TYPE_CHECKING:  # which would take any name for one of the package
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fastq.observability import tracing
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from fastq.observability import tracing
 
-    return getattr(tracing, name)
+        return getattr(tracing, name)

@@ -65,4 +65,5 @@ _WHERE = {
     "Transaction": "fastq.producer.transaction_calls",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _WHERE)
+if not TYPE_CHECKING:  # which would take any name for one of the package
+    __getattr__, __dir__ = lazy_names(__name__, _WHERE)

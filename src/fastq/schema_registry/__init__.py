@@ -64,4 +64,5 @@ _WHERE = {
     "topic_record_name": "fastq.schema_registry.serde",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _WHERE)
+if not TYPE_CHECKING:  # which would take any name for one of the package
+    __getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -267,12 +267,14 @@ def temporary_dir(in_memory: bool) -> Path:
     return Path(tempfile.mkdtemp(prefix="fastq-broker-", dir=memory))
 
 
-def __getattr__(name: str) -> Any:
-    # The registry brings an HTTP server along, the cluster an admin client: a test of records needs neither.
-    if name not in ("Cluster", "SchemaRegistry"):
-        raise AttributeError(f"module 'fastq.testing' has no attribute {name!r}")
-    module = importlib.import_module("fastq.testing.cluster" if name == "Cluster" else "fastq.testing.registry")
-    return getattr(module, name)
+if not TYPE_CHECKING:  # which would take any name for one of the package
+
+    def __getattr__(name):
+        # The registry brings an HTTP server along, the cluster an admin client: a test of records needs neither.
+        if name not in ("Cluster", "SchemaRegistry"):
+            raise AttributeError(f"module 'fastq.testing' has no attribute {name!r}")
+        module = importlib.import_module("fastq.testing.cluster" if name == "Cluster" else "fastq.testing.registry")
+        return getattr(module, name)
 
 
 def broker_environment(extra: Mapping[str, str]) -> dict[str, str]:

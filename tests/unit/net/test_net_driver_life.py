@@ -319,21 +319,24 @@ def test_cancelling_an_await_leaves_the_client_whole(broker: FakeBroker) -> None
     asyncio.run(main())
 
 
-def test_asyncio_back_pressure_holds_what_the_transport_does_not_take(broker: FakeBroker) -> None:
+@pytest.mark.parametrize("size_bytes", [20 << 10, 4 << 20], ids=["joined", "one by one"])
+def test_asyncio_back_pressure_holds_what_the_transport_does_not_take(broker: FakeBroker, size_bytes: int) -> None:
+    """Of requests in several buffers, in any way that they are written."""
+
     async def main() -> None:
         client = AsyncClient(ClientConfig(bootstrap_servers=broker.address, send_buffer_bytes=4096))
         await client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
         gate = threading.Event()
         broker.handlers[ApiKey.METADATA] = lambda request, version: gate.wait(20) and None
         version = client.core.api_version(1, ApiKey.METADATA)
-        sent = 0
-        while client.core.can_send(1) and sent < 12:
-            request = EncodedRequest(ApiKey.METADATA, version, [bytes(4 << 20)], bytes, expects_response=False)
+        sent_bytes = 0
+        while client.core.can_send(1) and sent_bytes < 48 << 20:
+            request = EncodedRequest(ApiKey.METADATA, version, [bytes(size_bytes)], bytes, expects_response=False)
             client.core.send(1, request, lambda response, error: None)
             client.driver.kick()
             await asyncio.sleep(0)
-            sent += 1
-        assert sent <= 3
+            sent_bytes += size_bytes
+        assert sent_bytes <= 12 << 20
         gate.set()
         await client.close()
 
