@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from operator import index
 from typing import TYPE_CHECKING, SupportsIndex
 
-from fastq.errors import InvalidTopic
+from fastq.errors import ErrorCode, InvalidTopic
 from fastq.values import NamedTuple, Value, replace
 
 if TYPE_CHECKING:
@@ -125,10 +125,14 @@ class TopicMetadata(Value):
 
 
 class ClusterMetadata:
-    """The cache. Written by the core in the driver's turn; read by anybody."""
+    """The cache. Written by the core in the driver's turn; read by anybody.
+
+    Invariant: `has_all_topics` from the first answer on that lists all topics; every later one does.
+    """
 
     def __init__(self) -> None:
         self.generation = 0
+        self.has_all_topics = False
         self.cluster_id: str | None = None
         self.controller_id = -1
         self.nodes: Mapping[int, Node] = {}
@@ -138,6 +142,13 @@ class ClusterMetadata:
     def topic(self, name: str) -> TopicMetadata | None:
         """The topic, or None while nothing is known of it."""
         return self.topics.get(name)
+
+    def is_gone(self, name: str) -> bool:
+        """Whether the cluster says that it has no such topic; False while it has said nothing. One that is new may be so for a while."""
+        topic = self.topics.get(name)
+        if topic is None:
+            return self.has_all_topics
+        return topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """The name of the topic with this id."""
@@ -162,6 +173,7 @@ class ClusterMetadata:
 
     def update(self, response: MetadataResponse, *, all_topics: bool = False) -> bool:
         """Take over an answer; with `all_topics`, what it does not list is gone. True when anything changed."""
+        self.has_all_topics = self.has_all_topics or all_topics
         nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
         # A broker that has just started may not know any broker yet, not even itself: keep what was known.
         changed = bool(nodes) and nodes != self.nodes

@@ -26,6 +26,8 @@ from fastq.values import NamedTuple
 LIST_OFFSETS_API = 2
 LEADER_EPOCH_API = 23
 RETRY_S = 0.1
+# A topic or a partition may be in creation: not known for so long is an error.
+UNKNOWN_GRACE_S = 3.0
 # The broker is not, or not yet, the one to ask: learn who is, and ask again.
 MOVED: frozenset[int] = frozenset(
     {
@@ -101,11 +103,16 @@ def epoch_ends_answered(
     return {TopicPartition(topic.topic, part.partition): part for topic in response.topics for part in topic.partitions}
 
 
+def unknown_topic(name: str) -> UnknownTopicOrPartition:
+    """The error of a topic that has not been there for UNKNOWN_GRACE_S."""
+    return UnknownTopicOrPartition("no broker knows the topic; create it, or look at its name", topic=name)
+
+
 class OffsetQuery:
     """Where some points in time lie, in the logs of some partitions.
 
     Invariants: `missing` are the partitions without an answer, each in at most one request on its way. Finished when nothing is
-    missing, or with `error`. What may pass is told of by `troubles` when it lasts.
+    missing, or with `error`. What may pass is told of by `troubles` when it lasts; that a topic is not there is an error by then.
     """
 
     API = LIST_OFFSETS_API
@@ -126,6 +133,7 @@ class OffsetQuery:
         self._read_committed = read_committed
         self._asked: set[TopicPartition] = set()
         self._retry_at = 0.0
+        self._unknown_since: dict[str, float] = {}
 
     @property
     def finished(self) -> bool:
@@ -145,10 +153,14 @@ class OffsetQuery:
 
     def next_wakeup(self, now: float) -> float | None:
         """Seconds until something is to be tried again."""
-        return self._retry_at - now if self._retry_at > now else None
+        due = [since + UNKNOWN_GRACE_S for since in self._unknown_since.values()]
+        if self._retry_at > now:
+            due.append(self._retry_at)
+        return max(0.0, min(due) - now) if due else None
 
     def requests(self, now: float, can_send: Callable[[int], bool]) -> list[Outgoing]:
         """What to send now."""
+        self._look_for_topics(now)
         if now < self._retry_at:
             return []
         nodes: defaultdict[int, list[TopicPartition]] = defaultdict(list)
@@ -168,6 +180,14 @@ class OffsetQuery:
                 else:
                     nodes[leader.node_id].append(tp)
         return [self._ask(node_id, tps) for node_id, tps in nodes.items() if can_send(node_id)]
+
+    def _look_for_topics(self, now: float) -> None:
+        """Those that the cluster says it does not have, and since when."""
+        gone = {tp.topic for tp in self.missing if self.metadata.is_gone(tp.topic)}
+        self._unknown_since = {name: self._unknown_since.get(name, now) for name in gone}
+        late = [name for name, since in self._unknown_since.items() if now >= since + UNKNOWN_GRACE_S]
+        if late and self.error is None:
+            self.error = unknown_topic(min(late))
 
     def _ask(self, node_id: int, tps: list[TopicPartition]) -> Outgoing:
         self._asked.update(tps)

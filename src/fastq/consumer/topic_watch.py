@@ -12,12 +12,10 @@ from collections.abc import Iterable, Iterator
 from fastq.consumer.config import EARLIEST_TIMESTAMP
 from fastq.consumer.fetcher import Fetcher
 from fastq.consumer.group.session import GroupSession
+from fastq.consumer.offsets import UNKNOWN_GRACE_S, unknown_topic
 from fastq.errors import ErrorCode, FastqError, UnknownTopicOrPartition, error_for_code
 from fastq.metadata import TopicPartition
 from fastq.net.core import ClientCore
-
-# A topic or a partition may be in creation: not known for so long is an error.
-UNKNOWN_GRACE_S = 3.0
 
 
 class TopicWatch:
@@ -70,8 +68,7 @@ class TopicWatch:
             if now >= since + (UNKNOWN_GRACE_S if grace_s is None else grace_s):
                 self._unknown_since[subject] = math.inf  # once
                 if isinstance(subject, str):
-                    what = "no broker knows the topic; create it, or look at its name"
-                    return UnknownTopicOrPartition(what, topic=subject)
+                    return unknown_topic(subject)
                 what = "the topic has no such partition; it is read as soon as it has"
                 return UnknownTopicOrPartition(what, topic=subject.topic, partition=subject.partition)
         return None
@@ -105,6 +102,9 @@ class TopicWatch:
         if group.pattern is not None:
             found = group.follow_pattern()
             if found is not None:
+                self._core.unwatch_topics(
+                    set(self.names) - set(found)
+                )  # one that is gone would be asked for without an end
                 self.names = tuple(found)
                 self._core.watch_topics(found)
         for topic in self.names:

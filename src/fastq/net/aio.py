@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import socket
 
 NEVER = float("inf")
-# Before Python 3.12, asyncio's writelines() copies all buffers into one. Since then it takes them one by one, but in 3.12.0 to 3.12.8, 3.13.0
-# and 3.13.1 it never calls pause_writing, so that memory would have no bound (CVE-2024-12254); distributions have mended it in older ones.
+# Before Python 3.12, asyncio's writelines() copies all buffers into one. Since then it takes them one by one, but in 3.12.0 to 3.12.8,
+# 3.13.0 and 3.13.1 it never calls pause_writing, so that memory would have no bound (CVE-2024-12254), where no distribution mended it.
 WRITELINES_HELPS = (
     sys.version_info >= (3, 12)
     and "_maybe_pause_protocol" in selector_events._SelectorSocketTransport.writelines.__code__.co_names

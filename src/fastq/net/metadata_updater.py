@@ -42,7 +42,6 @@ class MetadataUpdater:
         self._allow_auto_topic_creation = allow_auto_topic_creation
         self._topics: dict[str, None] = {}
         self._all_topics = False
-        self._has_all = False
         self._wanted: str | None = "start"
         self._in_flight = False
         self._not_before = 0.0
@@ -79,11 +78,6 @@ class MetadataUpdater:
         for name in names:
             if self._topics.pop(name, self) is not self:
                 self._core.metadata.forget(name)
-
-    @property
-    def knows_all_topics(self) -> bool:
-        """Whether the metadata has all topics of the cluster, as `watch_all` has asked for."""
-        return self._has_all
 
     def watch_all(self) -> None:
         """Ask for all topics from now on."""
@@ -183,7 +177,6 @@ class MetadataUpdater:
         self.successes += 1
         self.answered = self.requests
         self.last_error, self.is_overdue, self._wanted_since = None, False, NEVER
-        self._has_all = self._has_all or all_topics
         if core.metadata.update(response, all_topics=all_topics):
             core.metadata_changed(now)
         self._answered_at = now

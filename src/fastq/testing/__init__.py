@@ -28,7 +28,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastq.testing.switches import COMMAND_TIMEOUT_S, FaultSwitches
 

@@ -178,7 +178,7 @@ class GroupSession:
     def matching(self) -> list[str] | None:
         """The topics that the pattern matches, in order; None while no topics are known."""
         metadata = self.core.metadata
-        if self.pattern is None or not metadata.nodes or not self.core.metadata_updater.knows_all_topics:
+        if self.pattern is None or not metadata.nodes or not metadata.has_all_topics:
             return None
         skip_internal = self.config.exclude_internal_topics
         return sorted(
@@ -291,7 +291,7 @@ class GroupSession:
         """What a member of the newer protocol needs beside its coordinator."""
         if member.unsupported is not None:
             self.fall_back()
-        if member.wants_all_topics and not self.core.metadata_updater.knows_all_topics:
+        if member.wants_all_topics and not self.core.metadata.has_all_topics:
             self.core.watch_all_topics()
         if member.wants_metadata is None:
             self.coordinator.came_through(TAKEN, now)
@@ -481,9 +481,7 @@ class GroupSession:
     def _is_gone(self, tp: TopicPartition) -> bool:
         """Whether the topic was deleted, or made anew with fewer partitions: a rebalance does not wait for the time-out of its commit."""
         topic = self.core.metadata.topic(tp.topic)
-        if topic is None or topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return topic is not None
-        return 0 < len(topic.partitions) <= tp.partition
+        return self.core.metadata.is_gone(tp.topic) or (topic is not None and 0 < len(topic.partitions) <= tp.partition)
 
     def _topic_id(self, tp: TopicPartition) -> bytes:
         """Of the topic that is read under this name, or that the cluster has, where it is not read."""
