@@ -334,9 +334,7 @@ class IndexRebuilds:
         except (RecoveryStopped, CancelledError):
             pass
         except OSError as error:
-            if (
-                wanted
-            ):  # of a log that was deleted or moved meanwhile the files are gone, and nothing is wrong with the disk
+            if wanted:  # else the log was deleted or moved: its files are gone, and nothing is wrong with the disk
                 log.dir.refuse("making an index again", error.filename or segment.log.path, error)
         except Exception as error:
             failures.report(f"making the index of {segment.log.path} again", error)

@@ -79,9 +79,8 @@ class LeaderEpochs:
         if epoch <= self.latest or start_offset < 0:
             return
         keep = bisect_left(self._offsets, start_offset)
-        del self._epochs[keep:], self._offsets[keep:]
-        self._epochs.append(epoch)
-        self._offsets.append(start_offset)
+        epochs, offsets = [*self._epochs[:keep], epoch], [*self._offsets[:keep], start_offset]
+        self._epochs, self._offsets = epochs, offsets  # both or, where there is no memory, neither
         if write:
             self.keep()
 
@@ -142,12 +141,12 @@ class LeaderEpochs:
     def keep(self) -> None:
         """Replace the file, at a shortage with the next flush: until then a load takes what it lacks from the batches, and what is beyond
         them away. Raises OSError."""
+        self._behind = self.unsynced = True
         try:
             self.write()
         except OSError as error:
             if not is_shortage(error):
                 raise
-            self._behind = self.unsynced = True
 
     def write(self) -> None:
         """Replace the file. Raises OSError."""

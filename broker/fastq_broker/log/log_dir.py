@@ -81,7 +81,8 @@ def system_monotonic_ms() -> int:
 class LogDir:
     """A log directory. Event-loop thread only.
 
-    `offline` is the error that took it offline, None while it is fine; `on_offline` is called once with the directory. `refusal` is why
+    `offline` is the error that took it offline, None while it is fine; `on_offline` is called with the directory, once unless it
+    lacks the memory for it. `refusal` is why
     records of clients are refused now: that error, or that there is no room for them; None while they are taken.
     """
 
@@ -101,6 +102,14 @@ class LogDir:
         self.monotonic_ms = monotonic_ms
         self.offline: KafkaError | None = None
         self.refusal: KafkaError | None = None
+        self._failed_inside = self._error(
+            "taking back what an append has written",
+            path,
+            OSError(errno.ENOMEM, "it failed inside, for want of memory as a rule"),
+            "the log directory is offline and nothing of this was acknowledged",
+            ", then restart the broker",
+        )
+        self._untold = False  # whether it went offline and `on_offline` has not heard of it
         self.refused_for_room = 0
         """How many operations have met a full disk."""
         self.reserves = True
@@ -131,10 +140,24 @@ class LogDir:
         )
         if self.offline is None:
             self.offline = self.refusal = failure
-            logger.error("%s", failure)
+            self._tell_offline()
+        return failure
+
+    def fail_inside(self) -> None:
+        """Take the directory offline where there may be no memory to say so: with what there is already, and it is said at the next tick
+        where it cannot be now."""
+        if self.offline is None:
+            self.offline = self.refusal = self._failed_inside
+            self._tell_offline()
+
+    def _tell_offline(self) -> None:
+        self._untold = False
+        try:
+            logger.error("%s", self.offline)
             if self.on_offline is not None:
                 self.on_offline(self)
-        return failure
+        except MemoryError:
+            self._untold = True
 
     def refuse(self, action: str, path: str, error: OSError) -> KafkaError:
         """Answer the error to raise of something that changed nothing and may be tried again: a shortage leaves the directory online, and
@@ -202,6 +225,8 @@ class LogDir:
     def tick(self) -> None:
         """Begin the flushes and the deletions that are due, and what a shortage has put off."""
         now_ms = self.monotonic_ms()
+        if self._untold:
+            self._tell_offline()
         if self._untold_shortages and now_ms >= self._next_line_ms:
             self._tell_shortages()
             self._next_line_ms = now_ms + _SHORTAGE_LINE_MS

@@ -10,7 +10,6 @@ Source: UnifiedLog, LocalLog.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import random
 import threading
@@ -389,11 +388,11 @@ class PartitionLog(LogReads, LogAppends):
             return
         try:
             truncate_log(self, Cut(end_offset, len(self.segments), position, producer_snapshots(self)))
-        except BaseException as error:
-            cause = error if isinstance(error, OSError) else OSError(errno.ENOMEM, f"it failed inside: {error!r}")
-            self.dir.fail("taking a batch back", self.path, cause)
-            if not isinstance(error, Exception):
-                raise
+        except OSError as error:
+            self.dir.fail("taking a batch back", error.filename or self.path, error)
+        except BaseException:  # who asks for it raises what it was that failed first
+            self.dir.fail_inside()
+            raise
 
     def _cut_future(self, offset: int) -> None:
         """The copy on its way has nothing that this log has not: it is cut first. Where its disk fails it is given up, which concerns

@@ -17,18 +17,19 @@ from fastq_broker.log import LogConfig, LogManager, PartitionLog
 from log_support import START_MS, crash, one_batch, open_manager
 
 from fastq._native.records import CONTROL_ABORT, build_transaction_marker, iter_headers, stamp
+from fastq.errors import KafkaStorageError
 
 PRODUCER = 7
 testcapi = pytest.importorskip("_testcapi", reason="this Python lacks what its own tests have for failing allocations")
 
 
-def fails(call: Callable[[], object], at: int) -> bool:
-    """Whether a call ends with MemoryError where its allocation number `at`, counted from 1, fails (0: none does)."""
+def fails(call: Callable[[], object], at: int, count: int = 1) -> bool:
+    """Whether a call ends with an error where `count` allocations fail from its number `at` on, counted from 1 (0: none does)."""
     if at:
-        testcapi.set_nomemory(at, at + 1)
+        testcapi.set_nomemory(at, at + count)
     try:
         call()
-    except MemoryError:
+    except (MemoryError, KafkaStorageError):
         return True
     finally:
         testcapi.remove_mem_hooks()
@@ -156,5 +157,44 @@ def test_an_append_that_fails_inside_is_there_or_is_not(tmp_path: Path, kind: st
         quiet = 0 if failed else quiet + 1
         if quiet > 20:  # some do without what they were refused
             assert steps > 5
+            return
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kind", CALLS)
+def test_an_append_for_which_memory_stays_short_is_there_or_is_not(tmp_path: Path, kind: str) -> None:
+    """What it has written cannot be taken back then, nor can be said what is wrong: nothing goes behind it before the next start."""
+    config, reference, offline, quiet = LogConfig(index_interval_bytes=1), None, 0, 0
+    for step in range(10_000):
+        directory = tmp_path / str(step)
+        directory.mkdir()
+        manager = open_manager(directory, config)
+        log = begin(manager, in_transaction=kind in ("transactional", "commit", "abort"))
+        before = content(log)
+        failed = fails(partial(CALLS[kind], log), step, 40)
+        reference = reference or content(log)
+        if log.dir.offline is not None:
+            offline += 1
+            manager.tick()
+            assert manager.offline_dirs == {log.dir.path: log.dir.offline}, step
+            with pytest.raises(KafkaStorageError):
+                write(log, one_batch([b"next"]), epoch=6)
+            manager.close()
+            manager = open_manager(directory, config)
+            log = manager.create("t", 0, bytes(16))
+        left = content(log)
+        assert left.startswith(before) and reference.startswith(left), step
+        go_on(log, kind, 6 + ENDS[kind])
+        assert content(log) == reference, step
+        write(log, one_batch([b"next"]), epoch=6)
+        known = state(log)
+        crash(manager)
+        manager = open_manager(directory, config)
+        assert state(manager.create("t", 0, bytes(16))) == known, step
+        crash(manager)
+        quiet = 0 if failed else quiet + 1
+        if quiet > 20:
+            assert offline
             return
     raise AssertionError("it never ends")
