@@ -3,7 +3,9 @@
 Rules
 - The text of offsets is that of Spark's JVM connector, `{"topic": {"0": 23}}`, topics and partitions in order: Spark compares
   offsets as text, and the checkpoints of that connector can be read here. An offset is that of the next record. The end of a
-  query's first micro-batch holds where it began as well, as `{"topic@start": {"0": 7}}`; `read_offsets` passes over it.
+  query's first micro-batch holds where it began as well, as `{"topic@start": {"0": 7}}`. The id of a topic, by which one that was made
+  anew is told, is there as `{"topic@id=mPoIPw9tTtKvt6UyGz9R3g": {}}`, in which that connector finds no partition. `read_offsets` passes
+  over both.
 - `OffsetReader` keeps one client open, and asks for all partitions at once: one request for the topics, one to each leader.
 - What cannot be is said with every partition it concerns, and what to do.
 Source: Spark's JsonUtils, KafkaOffsetReaderAdmin and ConsumerStrategy.
@@ -17,10 +19,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from fastq.errors import ConfigError, ConnectionFailed, FastqError, UnknownTopicOrPartition
 from fastq.metadata import TopicPartition
+from fastq.protocol.uuid import ZERO_UUID, uuid_from_str, uuid_to_str
 
 if TYPE_CHECKING:
     from fastq.admin import Admin
@@ -29,9 +33,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fastq.spark")
 
 LATEST, EARLIEST = -1, -2
-# Follows the names of topics whose places are where a micro-batch began; no topic has such a name.
+# Follows the names of topics whose places are where a micro-batch began; no topic has an @ in its name.
 START_SUFFIX = "@start"
+# Stands between the name of a topic and its id.
+ID_MARK = "@id="
 Offsets = dict[TopicPartition, int]
+NOTHING_KNOWN: Mapping[Any, Any] = MappingProxyType({})
 T = TypeVar("T")
 
 OFFSETS_FORM = 'JSON such as {"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}'
@@ -120,21 +127,30 @@ def read_offsets(offsets: str | Mapping[str, Any]) -> Offsets:
     found = json.loads(offsets) if isinstance(offsets, str) else offsets
     if not isinstance(found, Mapping):
         raise ValueError(f"offsets are {OFFSETS_FORM}; got {offsets!r}")
-    return _offsets_of({topic: places for topic, places in found.items() if not topic.endswith(START_SUFFIX)})
+    return _offsets_of({topic: places for topic, places in found.items() if "@" not in topic})
 
 
-def write_offsets(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Offsets as what Spark makes JSON of: topics in order, partitions in the order of their numbers."""
+def write_offsets(
+    offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes] = NOTHING_KNOWN
+) -> dict[str, dict[str, int]]:
+    """Offsets as what Spark makes JSON of: topics in order, partitions in the order of their numbers, and the ids that are known."""
     found: dict[str, dict[str, int]] = {}
     for tp in sorted(offsets):
         found.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
-    return found
+    ids = {topic: topic_ids.get(topic, ZERO_UUID) for topic in found}
+    return found | {f"{topic}{ID_MARK}{uuid_to_str(one)}": {} for topic, one in ids.items() if one != ZERO_UUID}
 
 
-def with_start(end: Mapping[TopicPartition, int], start: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """The offsets `end` as `write_offsets` has them, with those where their micro-batch began."""
+def topic_ids_within(offsets: Mapping[str, Any]) -> dict[str, bytes]:
+    """The ids of topics that offsets tell."""
+    marked = (topic.partition(ID_MARK) for topic in offsets if ID_MARK in topic)
+    return {topic: uuid_from_str(one) for topic, _, one in marked}
+
+
+def with_start(end: Mapping[str, dict[str, int]], start: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """The offsets `end` as `write_offsets` has made them, with those where their micro-batch began."""
     began = {f"{topic}{START_SUFFIX}": places for topic, places in write_offsets(start).items()}
-    return dict(sorted({**write_offsets(end), **began}.items()))
+    return dict(sorted({**end, **began}.items()))
 
 
 def start_within(offsets: Mapping[str, Any]) -> Offsets | None:

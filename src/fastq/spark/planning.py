@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastq.metadata import ZERO_UUID, TopicPartition
-from fastq.spark.offsets import report_data_loss
+from fastq.spark.offsets import NOTHING_KNOWN, report_data_loss
 
 if TYPE_CHECKING:
     from fastq.spark.offsets import OffsetReader, Offsets
-
-NOTHING_KNOWN: Mapping[Any, Any] = MappingProxyType({})
 
 
 class OffsetRange(NamedTuple):

@@ -4,6 +4,7 @@ Rules
 - Offsets are the JSON of `offsets.py`. What has not changed is handed back as it came, so that there is no empty micro-batch.
 - The end of a query's first micro-batch also tells where it began: Spark does not keep the beginning, and asks for it again when
   that batch is replayed. "latest" would be later by then, and what lies between would be lost.
+- A topic that was deleted and made anew is told by its id, however long its log has become: its first records would be passed over.
 - Limits go by offsets, in proportion to what each partition has. ReadAllAvailable, as Trigger.Once asks, beats them.
 - Under AvailableNow the end is what it was when it was first asked for; minOffsetsPerTrigger has no say then, because waiting
   would be in vain.
@@ -14,7 +15,7 @@ Source: Spark's KafkaMicroBatchStream.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -28,6 +29,7 @@ from fastq.spark.offsets import (
     read_offsets,
     report_data_loss,
     start_within,
+    topic_ids_within,
     with_start,
     write_offsets,
 )
@@ -106,24 +108,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark 4.0 and 4.1 give neither: then it is the end of all there is.
         """
-        known = read_offsets(start) if start is not None else self._latest or {}
-        end = self._latest = self._latest_offsets(known)
+        before = read_offsets(start) if start is not None else self._latest or {}
+        ids = topic_ids_within(start or {})
+        end = self._latest = self._latest_offsets(before, ids)
+        known = _without(before, _made_anew(ids, self._offsets.topic_ids))
         if limit is not None and not isinstance(limit, ReadAllAvailable):
             if self._waits(known, end):
                 return start or {}
             end = self._limited(known, end)
+        written = write_offsets(end, self._offsets.topic_ids)
         if start is None:
-            return write_offsets(end)
+            return written
         first = self._initial is not None and start == write_offsets(self._initial)
         if first:
-            return with_start(end, known)
-        return start if end == known else write_offsets(end)
+            return with_start(written, known)
+        return start if end == known else written
 
-    def _latest_offsets(self, known: Offsets) -> Offsets:
+    def _latest_offsets(self, known: Offsets, ids: Mapping[str, bytes]) -> Offsets:
         if self._target is not None:
             return self._target
         reader = self._offsets
-        found = reader.attempts(lambda: reader.latest(reader.partitions(known), known))
+
+        def look() -> Offsets:
+            there = reader.partitions(known)
+            return reader.latest(there, _without(known, _made_anew(ids, reader.topic_ids)))
+
+        found = reader.attempts(look)
         if self._available_now:
             self._target = found
         return found
@@ -174,8 +184,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of the micro-batch from `start` to `end`. Raises DataLoss."""
         begun = start_within(end)
         known = read_offsets(start) if begun is None else begun
-        ranges = self._plan(known, read_offsets(end))
+        until, ids = read_offsets(end), topic_ids_within(end)
+        reader = self._offsets
+        if ids.keys() - reader.topic_ids.keys():  # a micro-batch of the run before
+            reader.attempts(lambda: reader.partitions(until))
+        for topic in sorted(_made_anew(ids, reader.topic_ids)):  # nothing of what the micro-batch had is there
+            self._report_made_anew(topic)
+            known, until = (_without(offsets, {topic}) for offsets in (known, until))
+        for topic in sorted(_made_anew(topic_ids_within(start), ids)):
+            self._report_made_anew(topic)
+            known = _without(known, {topic})
+        ranges = self._plan(known, until)
         return [RangePartition(wanted) for wanted in ranges]
+
+    def _report_made_anew(self, topic: str) -> None:
+        report_data_loss(
+            self.options.fail_on_data_loss,
+            f"the topic {topic} was deleted and made anew since the query has read it: what is left of the old one is gone, and the new "
+            "one is read from its first record",
+            topic=topic,
+        )
 
     def _plan(self, known: Offsets, end: Offsets) -> list[OffsetRange]:
         fail = self.options.fail_on_data_loss
@@ -210,6 +238,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """The end of this run."""
         self._offsets.close()
+
+
+def _made_anew(before: Mapping[str, bytes], now: Mapping[str, bytes]) -> set[str]:
+    """The topics that have another id than before."""
+    return {topic for topic, one in before.items() if now.get(topic, one) != one}
+
+
+def _without(offsets: Mapping[TopicPartition, int], topics: Collection[str]) -> Offsets:
+    return {tp: offset for tp, offset in offsets.items() if tp.topic not in topics}
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -22,6 +22,7 @@ from fastq.spark.offsets import (
     read_offsets,
     report_data_loss,
     start_within,
+    topic_ids_within,
     with_start,
     write_offsets,
 )
@@ -84,7 +85,7 @@ def test_an_empty_json_is_no_option() -> None:
 def test_the_end_of_a_first_batch_tells_where_it_began(
     start: dict[TopicPartition, int], end: dict[TopicPartition, int]
 ) -> None:
-    offsets = json.loads(json.dumps(with_start(end, start)))
+    offsets = json.loads(json.dumps(with_start(write_offsets(end), start)))
     assert read_offsets(offsets) == end
     assert start_within(offsets) == (start or None)
     assert start_within(write_offsets(end)) is None
@@ -103,6 +104,14 @@ def test_data_loss_fails_or_warns(caplog: pytest.LogCaptureFixture) -> None:
     assert "t-0 is gone; going on" in caplog.text
 
 
+def test_ids_of_topics_are_where_the_other_connector_finds_no_partition() -> None:
+    ids = {"a": bytes(range(16)), "b": bytes(16), "gone": b"g" * 16}
+    written = json.loads(json.dumps(with_start(write_offsets({TP("a", 0): 7, TP("b", 1): 8}, ids), {TP("a", 0): 3})))
+    assert written == {"a": {"0": 7}, "a@id=AAECAwQFBgcICQoLDA0ODw": {}, "a@start": {"0": 3}, "b": {"1": 8}}
+    assert read_offsets(written) == {TP("a", 0): 7, TP("b", 1): 8}
+    assert (start_within(written), topic_ids_within(written)) == ({TP("a", 0): 3}, {"a": ids["a"]})
+
+
 # -- what brokers say
 
 
@@ -118,6 +127,7 @@ class Cluster:
         self.failures: list[Exception] = []
         self.behind: list[Mapping[TopicPartition, int]] = []
         self.closed = 0
+        self.ids: dict[str, bytes] = {}
 
     def close(self) -> None:
         self.closed += 1
@@ -130,7 +140,7 @@ class Cluster:
         outcomes: dict[str, Outcome[TopicDescription]] = {}
         for name in names:
             parts = tuple(None for tp in self.logs if tp.topic == name)
-            found = TopicDescription(name, bytes(16), False, parts)  # type: ignore[arg-type]  # only their count is looked at
+            found = TopicDescription(name, self.ids.get(name, bytes(16)), False, parts)  # type: ignore[arg-type]  # only their count is looked at
             outcomes[name] = Outcome(found) if parts else Outcome(error=UnknownTopicOrPartition(topic=name))
         return Outcomes(outcomes)
 

@@ -242,6 +242,59 @@ def test_a_topic_that_is_deleted_is_data_loss(selection: dict[str, str], caplog:
             assert "b-0 are not there any more" in caplog.text
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("end", [4, 10, 25])
+def test_a_topic_that_was_made_anew_is_data_loss_however_long_it_is(
+    end: int, restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    for fail in ("true", "false"):
+        cluster = Cluster({A: (0, 10)})
+        cluster.ids["a"] = b"1" * 16
+        engine = Engine(cluster, failOnDataLoss=fail, fetchOffset__retryIntervalMs=0)
+        assert engine.trigger() == [("a-0", 0, 10)]
+        assert engine.trigger() is None
+        cluster.ids["a"], cluster.logs[A] = b"2" * 16, (0, end)
+        if restarted:
+            engine.restart()
+        if fail == "true":
+            with pytest.raises(DataLoss, match="the topic a was deleted and made anew"):
+                engine.trigger()
+        else:
+            assert engine.trigger() == [("a-0", 0, end)]
+            assert "the topic a was deleted and made anew" in caplog.text
+            assert engine.trigger() is None
+            cluster.logs[A] = (0, end + 1)
+            assert engine.trigger() == [("a-0", end, end + 1)]
+
+
+def test_a_micro_batch_that_is_replayed_on_a_topic_made_anew_has_nothing_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster({A: (0, 10)})
+    cluster.ids["a"] = b"1" * 16
+    engine = Engine(cluster, failOnDataLoss="false")
+    engine.trigger()
+    cluster.logs[A] = (0, 20)
+    start, end = engine.start, engine.latest()
+    assert start is not None
+    cluster.ids["a"] = b"2" * 16
+    engine.restart()
+    assert engine.plan(start, end) == []
+    assert "the topic a was deleted and made anew" in caplog.text
+    engine.start = engine.committed = end
+    assert engine.trigger() == [("a-0", 0, 20)]
+
+
+def test_offsets_without_ids_are_gone_on_from() -> None:
+    cluster = Cluster({A: (0, 10)})
+    engine = Engine(cluster)
+    engine.trigger()
+    cluster.ids["a"] = b"1" * 16
+    assert engine.trigger() is None
+    cluster.logs[A] = (0, 11)
+    assert engine.trigger() == [("a-0", 10, 11)]
+
+
 def test_an_end_that_goes_back_is_data_loss() -> None:
     cluster = Cluster({A: (0, 10)})
     strict, mild = Engine(cluster), Engine(cluster, failOnDataLoss="false", fetchOffset__retryIntervalMs=0)
