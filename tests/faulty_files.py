@@ -14,7 +14,7 @@ from typing import Literal
 
 from fastq_broker.log.files import Files, Space
 
-Operation = Literal["open", "write", "truncate", "sync", "rename", "unlink", "read", "list"]
+Operation = Literal["open", "write", "truncate", "sync", "rename", "unlink", "read", "list", "allocate"]
 
 
 @dataclass
@@ -97,6 +97,10 @@ class FaultyFiles(Files):
     def truncate(self, fd: int, size: int) -> None:
         self._check("truncate", self._paths[fd])
         os.ftruncate(fd, size)
+
+    def preallocate(self, fd: int, size: int) -> bool:
+        self._check("allocate", self._paths.get(fd, ""))
+        return super().preallocate(fd, size)
 
     def sync_data(self, fd: int) -> None:  # type: ignore[override]
         path = self._paths[fd]

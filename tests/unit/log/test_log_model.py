@@ -1,8 +1,9 @@
 """The log against a naive model in memory: random appends, transactions, reads, rolls, truncations, deletions, changes of settings,
-crashes and restarts. After each step the offsets stand in their order, and nobody waits for more than the settings promise."""
+shortages, crashes and restarts. After each step the offsets stand in their order, and nobody waits for more than the settings promise."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from dataclasses import dataclass, replace
@@ -12,13 +13,15 @@ import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
 from fastq_broker.log.config import UNLIMITED
 from fastq_broker.log.retention import apply_retention
-from faulty_files import FaultyFiles
+from fastq_broker.log.segment import LOG_SUFFIX
+from faulty_files import Fault, FaultyFiles, Operation
 from log_support import StandingClock, crash, one_batch, open_manager, reconfigure, records_of
 
-from fastq.errors import KafkaError, OffsetOutOfRange
+from fastq.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 
 STEPS = 150
 SEEDS = range(12)
+SHORT: list[Operation] = ["open", "write", "allocate", "allocate", "truncate", "unlink", "rename"]
 
 
 @dataclass
@@ -94,6 +97,7 @@ class Player:
             file_delete_delay_ms=1000,
             durability=self.random.choice(["page-cache", "fsync"]),
             max_message_bytes=2000,
+            preallocate=self.random.random() < 0.3,
         )
         self.sequence = 0
         self.epoch = 0
@@ -141,6 +145,27 @@ class Player:
         self.waiting.append(end)
         self.log.wait_durable(end, lambda error: self.told.append((end, error)))
 
+    def do_short_append(self) -> None:
+        """An append that lacks room, memory or descriptors at any of its steps: it is done, or has changed nothing."""
+        fault = Fault(
+            self.random.choice(SHORT),
+            self.random.choice([errno.ENOSPC, errno.EMFILE, errno.ENOMEM]),
+            passes=self.random.randrange(4),
+            repeat=self.random.random() < 0.5,
+            partial=self.random.choice([0, 9]),
+        )
+        if self.random.random() < 0.7:  # it begins a segment
+            self.log.apply_config(replace(self.config, segment_bytes=max(2000, self.log.active_segment.size)))
+        self.files.plan(fault)
+        try:
+            self.do_append()
+        except KafkaStorageError:
+            assert fault.struck
+        self.files.heal()
+        self.log.apply_config(self.config)
+        self.tick()
+        assert not self.manager.offline_dirs
+
     def do_transaction(self) -> None:
         """Begin a transaction, go on with one, or end one."""
         timestamp = self.clock.advance(self.random.randrange(5))
@@ -181,6 +206,7 @@ class Player:
             segment_index_bytes=choose([80, 10_000]),
             index_interval_bytes=choose([0, 150, 1000]),
             retention_bytes=choose([-1, 5000, 20_000]),
+            preallocate=choose([False, False, True]),
         )
         reconfigure(self.manager, "t", self.config)
 
@@ -281,10 +307,12 @@ class Player:
     def do_kill(self) -> None:
         """The process dies; the operating system goes on."""
         self.tick()
+        active = self.log.active_segment
+        room = os.path.getsize(active.log.path) - active.size  # which it was made with
         crash(self.manager)
         self.forget_waiters()
         self.reopen()
-        assert self.log.recovery.cut == []
+        assert self.log.recovery.cut == ([(active.log.path, active.size, room)] if room else [])
         self.check()
 
     def do_power_loss(self) -> None:
@@ -350,7 +378,11 @@ class Player:
         markers = {txn.marker for txn in model.transactions}
         got = [(at, None if at in markers else value) for at, value in got]
         assert got == [(r[0], r[1]) for r in model.records if r[0] >= model.start]
-        assert log.size_bytes == sum(os.path.getsize(segment.log.path) for segment in log.segments)
+        sizes = [(segment.size, os.path.getsize(segment.log.path)) for segment in log.segments]
+        assert all(known == found for known, found in sizes[:-1])
+        assert sizes[-1][0] <= sizes[-1][1]  # it may have been made with all its room
+        names = [name for name in os.listdir(log.path) if name.endswith(LOG_SUFFIX)]
+        assert sorted(names) == [os.path.basename(segment.log.path) for segment in log.segments]
 
     def check_offsets(self) -> None:
         """What holds after each step, with syncs in flight too."""
@@ -390,6 +422,7 @@ class Player:
     def play(self, steps: int) -> None:
         operations = [
             (40, self.do_append),
+            (5, self.do_short_append),
             (15, self.do_transaction),
             (4, self.do_change_settings),
             (6, self.do_drain),
