@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from fastq import Admin, Producer, TopicPartition
-from fastq.spark.offsets import read_offsets
+from fastq.spark.offsets import ID_MARK, read_offsets
 
 LoadStream = Callable[..., DataFrame]
 PATIENCE_S = 90
@@ -164,7 +164,8 @@ def test_a_first_batch_that_is_replayed_loses_nothing(
     # As if the query had begun when 3 and 4 were there, and had died in its first micro-batch.
     first, second = tmp_path / "offsets" / "0", tmp_path / "offsets" / "1"
     start, end = (path.read_text().splitlines() for path in (first, second))
-    assert json.loads(start[-1]) == {topic: {"0": 2}, f"{topic}@start": {"0": 2}}
+    offsets = {name: places for name, places in json.loads(start[-1]).items() if ID_MARK not in name}
+    assert offsets == {topic: {"0": 2}, f"{topic}@start": {"0": 2}}
     merged = {**json.loads(start[-1]), **json.loads(end[-1])}
     first.write_text("\n".join([*start[:-1], json.dumps(merged)]))
     second.unlink()

@@ -70,11 +70,21 @@ def _hidden(path: paths.Path, document: Any) -> Any:
         return MASKED
     step, rest = path[0], path[1:]
     if isinstance(document, dict) and not isinstance(step, int):
-        return {
+        found = {
             name: _hidden(rest, inner) if step is None or step == name else inner for name, inner in document.items()
         }
+        if _is_wrapped(document):
+            found["value"] = _hidden(path, found["value"])
+        return found
     if isinstance(document, list) and not isinstance(step, str):
         return [
             _hidden(rest, inner) if step is None or step == index else inner for index, inner in enumerate(document)
         ]
     return document if document is None else MASKED
+
+
+def _is_wrapped(document: dict[Any, Any]) -> bool:
+    """Whether it is an Any that holds what has a form of its own in JSON (a wrapper, a Struct, a time, another Any), which lies under
+    `value` then: the fields of other messages lie beside their type."""
+    kind = document.get("@type")
+    return isinstance(kind, str) and "value" in document and kind.rpartition("/")[2].startswith("google.protobuf.")

@@ -117,6 +117,18 @@ def packed(message: Any) -> Any:
     return payment
 
 
+def wrapped(message: Any) -> Any:
+    """It, in an Any."""
+    inner = any_pb2.Any()
+    inner.Pack(message)
+    return inner
+
+
+def in_any(kind: str, value: Any) -> dict[str, Any]:
+    """As JSON has what is in an Any and has a form of its own there."""
+    return {"@type": f"type.googleapis.com/google.protobuf.{kind}", "value": value}
+
+
 def more(values: dict[str, Any]) -> Any:
     payment = Payment()
     payment.more.update(values)
@@ -192,6 +204,15 @@ def test_avro(
         ("$.note.value", Payment(note={"value": SECRET}), {"note": MASKED}),
         ("$.at.seconds", Payment(at={"seconds": 1}), {"at": MASKED}),
         ("$.detail.number", packed(Card(number=SECRET)), {"detail": {"@type": "type.googleapis.com/pay.Card", "number": MASKED}}),
+        ("$.detail.number", packed(wrapped(Card(number=SECRET))), {"detail": in_any("Any", {"@type": "type.googleapis.com/pay.Card", "number": MASKED})}),
+        ("$.detail.number", packed(wrapped(wrappers_pb2.StringValue(value=SECRET))), {"detail": in_any("Any", in_any("StringValue", MASKED))}),
+        ("$.detail.number", packed(wrappers_pb2.StringValue(value=SECRET)), {"detail": in_any("StringValue", MASKED)}),
+        ("$.detail.value", packed(wrappers_pb2.Int64Value(value=int(SECRET))), {"detail": in_any("Int64Value", MASKED)}),
+        ("$.detail.number", packed(more({"number": SECRET, "x": "y"}).more), {"detail": in_any("Struct", {"number": MASKED, "x": "y"})}),
+        ("$.detail.value", packed(more({"value": SECRET}).more), {"detail": in_any("Struct", MASKED)}),
+        ("$.detail.*", packed(more({"value": SECRET}).more), {"detail": {"@type": MASKED, "value": MASKED}}),
+        ("$.detail.number", packed(struct_pb2.ListValue(values=[{"string_value": SECRET}])), {"detail": in_any("ListValue", MASKED)}),
+        ("$.detail.seconds", packed(timestamp_pb2.Timestamp(seconds=1)), {"detail": in_any("Timestamp", MASKED)}),
         ("$.more.number", more({"number": SECRET, "x": [1]}), {"more": {"number": MASKED, "x": [1.0]}}),
         ("$.more.list.number", more({"list": [SECRET]}), {"more": {"list": MASKED}}),
     ],
