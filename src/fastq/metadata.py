@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from operator import index
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING
 
+from fastq.arguments import int_of
 from fastq.errors import ErrorCode, InvalidTopic
 from fastq.values import NamedTuple, Value, replace
 
@@ -35,13 +35,23 @@ class TopicPartition(NamedTuple):
 
 
 def partition_of(given: TopicPartition | tuple[str, int]) -> TopicPartition:
-    """A partition as an application names it. TypeError for what is none, as the name of a topic alone."""
+    """A partition as an application names it. TypeError for what is none, as the name of a topic alone; ValueError for a number that no
+    partition has."""
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
-        if type(given) is TopicPartition and type(given.partition) is int:
+        if type(given) is TopicPartition and type(given.partition) is int and 0 <= given.partition < 2**31:
             return given
-        if isinstance(given[1], SupportsIndex):  # numpy's numbers are ints too
-            return TopicPartition(given[0], index(given[1]))
+        if hasattr(given[1], "__index__"):  # numpy's numbers are ints too
+            return TopicPartition(given[0], int_of(given[1], f"the number of a partition of {given[0]}", 0, 2**31 - 1))
     raise TypeError(f"a partition is a TopicPartition or a pair (topic, number), got {given!r}")
+
+
+def partitions_of(given: Iterable[TopicPartition | tuple[str, int]]) -> list[TopicPartition]:
+    """Partitions as an application names several. Raises as `partition_of`, and TypeError for what is no list."""
+    if isinstance(given, (str, TopicPartition)) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"partitions: a list of partitions is needed, each a TopicPartition or a pair (topic, number), got {given!r}"
+        )
+    return [partition_of(tp) for tp in given]
 
 
 class GroupMetadata(NamedTuple):

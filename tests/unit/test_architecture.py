@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLIENT = ROOT / "src" / "fastq"
 BROKER = ROOT / "broker" / "fastq_broker"
 
-FLOOR = {"errors", "values", "timeouts", "words", "_native", "compression"}  # bytes and records
+FLOOR = {"errors", "values", "timeouts", "arguments", "words", "_native", "compression"}  # bytes and records
 CORE = FLOOR | {"protocol", "net", "settings", "config", "client_options", "metadata"}  # talking to brokers
 USERS = {"serializers", "interceptors", "callbacks", "recurring"}  # what users plug in
 
@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "lazy": set[str](),
     "values": set[str](),
     "timeouts": set[str](),
+    "arguments": set[str](),
     "words": set[str](),
     "client_options": set[str](),
     "_native": FLOOR,

@@ -15,7 +15,17 @@ from typing import Any
 import pytest
 
 import fastq._native
-from fastq import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
+from fastq import (
+    Admin,
+    AsyncAdmin,
+    AsyncConsumer,
+    AsyncProducer,
+    Consumer,
+    ConsumerPool,
+    Producer,
+    RetryPolicy,
+    TopicPartition,
+)
 from fastq.errors import ClientClosed, ConfigError, DeserializationError, InvalidTopic
 
 NO_TOPICS = ["", "a b", "..", "x" * 300, "\ud800", "é"]
@@ -45,6 +55,140 @@ def test_a_partition_is_an_int(shared_broker: Any, new_topic_name: Any, partitio
             producer.send(topic, b"x", partition=partition)
         with pytest.raises(TypeError, match="partition is an int"):
             producer.send_many(topic, [b"x"], partition=partition)
+
+
+TP = TopicPartition("logs", 0)
+WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
+    "offsets of a list": (lambda admin: admin.list_offsets([TP]), TypeError, "a mapping is needed.*OffsetSpec.LATEST"),
+    "offsets of a name": (lambda admin: admin.list_offsets("logs"), TypeError, "a mapping is needed"),
+    "a time in words": (lambda admin: admin.list_offsets({TP: "latest"}), TypeError, "the time of logs-0 is an int"),
+    "a time before all": (lambda admin: admin.list_offsets({TP: -9}), ValueError, "the time of logs-0 is -5 or more"),
+    "to alter, a list": (lambda admin: admin.alter_group_offsets("g", [TP]), TypeError, "offsets: a mapping is needed"),
+    "to alter, a str": (
+        lambda admin: admin.alter_group_offsets("g", {TP: "5"}),
+        TypeError,
+        "logs-0: an offset is an int",
+    ),
+    "to alter, a bool": (lambda admin: admin.alter_group_offsets("g", {TP: True}), TypeError, "is an int, got True"),
+    "to delete, a list": (lambda admin: admin.delete_records([TP]), TypeError, "offsets: a mapping is needed"),
+    "to delete, a str": (lambda admin: admin.delete_records({TP: "5"}), TypeError, "logs-0: an offset is an int"),
+    "to delete, below": (
+        lambda admin: admin.delete_records({TP: -2}),
+        ValueError,
+        "logs-0: an offset is -1 or more",
+    ),
+    "topics by name": (lambda admin: admin.create_topics(["logs"]), TypeError, "a list of NewTopic is needed"),
+    "one topic by name": (lambda admin: admin.create_topics("logs"), TypeError, "a list of NewTopic is needed"),
+    "partitions of a list": (lambda admin: admin.create_partitions(["logs"]), TypeError, "totals: a mapping"),
+    "so many partitions": (lambda admin: admin.create_partitions({"logs": True}), TypeError, "number of partitions"),
+    "a topic of True": (lambda admin: admin.create_topic("logs", True), TypeError, "partitions: an int is expected"),
+    "configs of a name": (lambda admin: admin.describe_configs("logs"), TypeError, "a list of ConfigResource"),
+    "settings of a name": (lambda admin: admin.alter_configs({"logs": {}}), TypeError, "a list of ConfigResource"),
+    "settings of a list": (lambda admin: admin.alter_configs([]), TypeError, "settings: a mapping is needed"),
+    "changes of a list": (lambda admin: admin.incremental_alter_configs([]), TypeError, "settings: a mapping"),
+    "names of bytes": (lambda admin: admin.delete_topics([b"logs"]), TypeError, "a name is a str, got b'logs'"),
+    "names of numbers": (lambda admin: admin.describe_groups([1]), TypeError, "a name is a str, got 1"),
+    "a group of a list": (
+        lambda admin: admin.list_group_offsets(["g"]),
+        TypeError,
+        "the id of a group: a str is expected",
+    ),
+    "groups to alter": (
+        lambda admin: admin.alter_group_offsets(["g"], {}),
+        TypeError,
+        "the id of a group: a str is expected",
+    ),
+    "features": (lambda admin: admin.update_features(["metadata.version"]), TypeError, "updates: a mapping"),
+    "reassignments": (lambda admin: admin.alter_partition_reassignments([TP]), TypeError, "reassignments: a mapping"),
+    "directories": (lambda admin: admin.alter_replica_log_dirs([1]), TypeError, "moves: a mapping"),
+    "quotas": (lambda admin: admin.alter_client_quotas(["alice"]), TypeError, "changes: a mapping"),
+}
+
+
+@pytest.mark.parametrize("face", [Admin, AsyncAdmin])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_an_admin_call_cannot_take_is_refused_before_anything_is_asked(wrong: str, face: Any) -> None:
+    call, kind, words = WRONG[wrong]
+
+    async def main() -> None:
+        admin = face(bootstrap_servers="127.0.0.1:1")
+        with pytest.raises(kind, match=words):
+            result = call(admin)
+            if inspect.isawaitable(result):
+                await result
+        closed = admin.close()
+        if inspect.isawaitable(closed):
+            await closed
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("number", [True, -1, 2**31, "0", None, 0.0])
+def test_a_number_that_no_partition_has_is_refused(number: Any) -> None:
+    with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer:
+        for ask in (consumer.assign, consumer.committed, consumer.end_offsets):
+            with pytest.raises((TypeError, ValueError), match="partition"):
+                ask([("logs", number)])
+        with pytest.raises((TypeError, ValueError), match="partition"):
+            consumer.assign([TopicPartition("logs", number)])
+        consumer.assign({("logs", 0): "a mapping by partition"})
+        assert consumer.assignment() == [TP]
+
+
+def test_what_is_no_offset_or_time_is_refused_by_consumers() -> None:
+    with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer:
+        consumer.assign([TP])
+        with pytest.raises(TypeError, match="an offset is an int, got True"):
+            consumer.seek(TP, True)
+        with pytest.raises(ValueError, match=r"an offset to commit is an int.*True"):
+            consumer.commit({TP: True})
+        with pytest.raises(TypeError, match="a time is an int of milliseconds since 1970, got True"):
+            consumer.offsets_for_times({TP: True})
+        with pytest.raises(TypeError, match="timestamps: a mapping is needed"):
+            consumer.offsets_for_times([TP])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="partitions: a list of partitions is needed"):
+            consumer.end_offsets(None)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="partitions: a list of partitions is needed"):
+            consumer.committed("logs")
+
+
+POLICIES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "attempts": ({"attempts": "3"}, TypeError, "attempts is an int, got '3'"),
+    "no attempt": ({"attempts": 0}, ValueError, "attempts is 1 or more"),
+    "a bool": ({"attempts": True}, TypeError, "attempts is an int"),
+    "backoff": ({"backoff_ms": "100"}, TypeError, "backoff_ms is a number"),
+    "nan": ({"backoff_max_ms": float("nan")}, ValueError, "backoff_max_ms is 0 or more"),
+    "retry_on": ({"retry_on": "TimeoutError"}, TypeError, "retry_on is a tuple of exception classes"),
+    "an instance": ({"retry_on": (TimeoutError(),)}, TypeError, "retry_on is a tuple of exception classes"),
+    "a list": ({"retry_on": [TimeoutError]}, TypeError, "retry_on is a tuple of exception classes"),
+    "a topic": ({"dead_letter_topic": "a b"}, InvalidTopic, "is no name of a topic"),
+    "no topic": ({"dead_letter_topic": 5}, TypeError, "a topic is named by a str"),
+}
+
+
+@pytest.mark.parametrize("wrong", POLICIES)
+def test_a_retry_policy_that_cannot_be_meant_is_refused(wrong: str) -> None:
+    given, kind, words = POLICIES[wrong]
+    with pytest.raises(kind, match=words):
+        RetryPolicy(**given)
+    assert RetryPolicy(retry_on=TimeoutError, dead_letter_topic="{topic}.dead") is not None  # type: ignore[arg-type]
+
+
+POOLS: dict[str, tuple[dict[str, Any], str]] = {
+    "workers": ({"workers": "4"}, "workers is an int, got '4'"),
+    "a bool": ({"workers": True}, "workers is an int, got True"),
+    "pending": ({"pending_max": 1.5}, "pending_max is an int"),
+    "interval": ({"commit_interval_ms": "5"}, "commit_interval_ms is a number"),
+    "drain": ({"drain_timeout": None}, "drain_timeout is a number"),
+    "retry": ({"retry": 3}, "retry is a RetryPolicy"),
+}
+
+
+@pytest.mark.parametrize("wrong", POOLS)
+def test_a_pool_that_cannot_be_meant_is_refused(wrong: str) -> None:
+    given, words = POOLS[wrong]
+    with Consumer(bootstrap_servers="127.0.0.1:1") as consumer, pytest.raises(TypeError, match=words):
+        ConsumerPool(consumer, lambda record: None, **given)
 
 
 ASKING: dict[str, Callable[[Consumer, Any], Any]] = {

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
-from fastq.admin.types import AlterConfigOp
+from fastq.admin.types import AlterConfigOp, ConfigResource
+from fastq.arguments import items_of, mapping_of
+
+V = TypeVar("V")
 
 REMOVAL_REASON = "removed by an administrator"
 TRANSACTION_TIMEOUT_MAX_MS = 900_000
@@ -16,7 +20,18 @@ def names_of(given: Sequence[str] | None) -> list[str]:
     """A list of names; a str is a sequence of its letters, which is the most frequent slip there is."""
     if isinstance(given, str):
         raise TypeError(f"a list of names is needed, got the string {given!r}")
-    return list(given or ())
+    names = list(given or ())
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"a list of names is needed, and a name is a str, got {name!r}")
+    return names
+
+
+def by_resource(given: Mapping[ConfigResource, V]) -> Mapping[ConfigResource, V]:
+    """Settings by resource. Raises TypeError for what is none, as the name of a topic."""
+    found = mapping_of(given, "settings", '{ConfigResource.topic("logs"): {"retention.ms": "60000"}}')
+    items_of(found, ConfigResource, "resources", '[ConfigResource.topic("logs")]')
+    return found
 
 
 def clock_ms() -> int:

@@ -23,6 +23,7 @@ from fastq.admin.cluster_types import (
 )
 from fastq.admin.core import RETRIED, Answers, _api_versions_response, _error, _group_by_topic, _unanswered, per_item
 from fastq.admin.types import Outcome, Outcomes
+from fastq.arguments import mapping_of
 from fastq.errors import FastqError, KafkaError
 from fastq.metadata import TopicPartition, partition_of
 from fastq.net.operations import ANY, CONTROLLER, Broker, Call, Operation, Retry
@@ -168,8 +169,9 @@ def update_features(
     """UpdateFeatures (KIP-584, KIP-778): all of them or none. Version 0 knows neither kinds of downgrade nor a trial."""
     if not updates:
         raise ValueError("no feature is named: {'metadata.version': 29} sets one")
+    given = mapping_of(updates, "updates", '{"metadata.version": 29}')
     wanted = {
-        name: update if isinstance(update, FeatureUpdate) else FeatureUpdate(update) for name, update in updates.items()
+        name: update if isinstance(update, FeatureUpdate) else FeatureUpdate(update) for name, update in given.items()
     }
     request = m.UpdateFeaturesRequest(
         timeout_ms=timeout_ms,
@@ -214,7 +216,8 @@ def alter_partition_reassignments(
     timeout_ms: int,
 ) -> Operation[Outcomes[TopicPartition, None]]:
     """AlterPartitionReassignments (KIP-455, KIP-860): other replicas for partitions; None cancels what is under way."""
-    wanted = {partition_of(tp): replicas for tp, replicas in reassignments.items()}
+    given = mapping_of(reassignments, "reassignments", '{TopicPartition("logs", 0): [1, 2, 3]}')
+    wanted = {partition_of(tp): replicas for tp, replicas in given.items()}
     topic = m.AlterPartitionReassignmentsRequest.ReassignableTopic
     partition = m.AlterPartitionReassignmentsRequest.ReassignablePartition
 
@@ -323,7 +326,8 @@ def alter_replica_log_dirs(
     moves: Mapping[TopicPartitionReplica, str],
 ) -> Operation[Outcomes[TopicPartitionReplica, None]]:
     """AlterReplicaLogDirs (KIP-113): a replica's log to another directory of its broker; answered when the copying has begun."""
-    wanted = {TopicPartitionReplica(*replica): path for replica, path in moves.items()}
+    given = mapping_of(moves, "moves", '{TopicPartitionReplica("logs", 0, 1): "/disk2"}')
+    wanted = {TopicPartitionReplica(*replica): path for replica, path in given.items()}
 
     def send(left: list[TopicPartitionReplica]) -> Operation[Answers[TopicPartitionReplica, None]]:
         by_broker: dict[int, list[TopicPartitionReplica]] = {}

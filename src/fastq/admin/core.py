@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from fastq.admin.arguments import by_resource
 from fastq.admin.types import (
     AlterConfigOp,
     ApiVersion,
@@ -33,6 +34,7 @@ from fastq.admin.types import (
     TopicDescription,
     TopicListing,
 )
+from fastq.arguments import int_of, items_of, mapping_of
 from fastq.errors import ErrorCode, FastqError, KafkaError, UnknownServerError, error_for_code
 from fastq.metadata import Node, TopicPartition, partition_of
 from fastq.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
@@ -145,7 +147,7 @@ def create_topics(
     topics: Sequence[NewTopic], *, validate_only: bool, timeout_ms: int
 ) -> Operation[Outcomes[str, CreatedTopic]]:
     """CreateTopics (KIP-4)."""
-    by_name = {topic.name: topic for topic in topics}
+    by_name = {topic.name: topic for topic in items_of(topics, NewTopic, "topics", '[NewTopic(name="logs")]')}
 
     def request(names: list[str]) -> m.CreateTopicsRequest:
         return m.CreateTopicsRequest(
@@ -279,8 +281,9 @@ def create_partitions(
     totals: Mapping[str, int | NewPartitions], *, validate_only: bool, timeout_ms: int
 ) -> Operation[Outcomes[str, None]]:
     """CreatePartitions (KIP-195): raise the number of partitions of topics."""
+    given = mapping_of(totals, "totals", '{"logs": 6}')
     wanted = {
-        name: total if isinstance(total, NewPartitions) else NewPartitions(total) for name, total in totals.items()
+        name: total if isinstance(total, NewPartitions) else NewPartitions(total) for name, total in given.items()
     }
 
     def topic(name: str) -> m.CreatePartitionsRequest.CreatePartitionsTopic:
@@ -329,6 +332,7 @@ def describe_configs(
     resources: Sequence[ConfigResource], *, include_synonyms: bool, include_documentation: bool
 ) -> Operation[Outcomes[ConfigResource, dict[str, ConfigEntry]]]:
     """DescribeConfigs (KIP-133, KIP-226)."""
+    resources = items_of(resources, ConfigResource, "resources", '[ConfigResource.topic("logs")]')
 
     def request(left: list[ConfigResource]) -> VersionedRequest:
         def build(version: int) -> m.DescribeConfigsRequest:
@@ -384,7 +388,7 @@ def incremental_alter_configs(
     changes: Mapping[ConfigResource, Iterable[tuple[AlterConfigOp, str, str | None]]], *, validate_only: bool
 ) -> Operation[Outcomes[ConfigResource, None]]:
     """IncrementalAlterConfigs (KIP-339)."""
-    wanted = {resource: list(ops) for resource, ops in changes.items()}
+    wanted = {resource: list(ops) for resource, ops in by_resource(changes).items()}
 
     def request(left: list[ConfigResource]) -> m.IncrementalAlterConfigsRequest:
         return m.IncrementalAlterConfigsRequest(
@@ -409,6 +413,7 @@ def alter_configs(
     configs: Mapping[ConfigResource, Mapping[str, str | None]], *, validate_only: bool
 ) -> Operation[Outcomes[ConfigResource, None]]:
     """AlterConfigs: replace all settings of resources by those given."""
+    configs = by_resource(configs)
 
     def request(left: list[ConfigResource]) -> m.AlterConfigsRequest:
         return m.AlterConfigsRequest(
@@ -492,7 +497,10 @@ def delete_records(
     offsets: Mapping[TopicPartition, int], *, timeout_ms: int
 ) -> Operation[Outcomes[TopicPartition, int]]:
     """DeleteRecords (KIP-107): everything before an offset; -1 is the high watermark. Gives the new first offsets."""
-    offsets = {partition_of(tp): offset for tp, offset in offsets.items()}
+    offsets = {
+        partition_of(tp): int_of(offset, f"{tp[0]}-{tp[1]}: an offset", -1)
+        for tp, offset in mapping_of(offsets, "offsets", '{TopicPartition("logs", 0): 100}').items()
+    }
 
     def request(left: list[TopicPartition]) -> m.DeleteRecordsRequest:
         return m.DeleteRecordsRequest(

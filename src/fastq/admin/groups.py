@@ -25,7 +25,8 @@ from fastq.admin.group_types import (
 )
 from fastq.admin.offset_reset import plan_reset
 from fastq.admin.offsets import list_several
-from fastq.admin.types import OffsetSpec, Outcome, Outcomes
+from fastq.admin.types import OffsetSpec, Outcome, Outcomes, check_kind
+from fastq.arguments import int_of, mapping_of
 from fastq.errors import ErrorCode, FastqError, GroupIdNotFound, KafkaError, UnsupportedVersion
 from fastq.metadata import Node, OffsetAndMetadata, TopicPartition, partition_of
 from fastq.net.operations import Broker, Call, Coordinator, CoordinatorKind, Operation, Retry, find_coordinators
@@ -298,6 +299,7 @@ def list_group_offsets(
     group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool
 ) -> Operation[Outcomes[TopicPartition, CommittedOffset | None]]:
     """OffsetFetch: of some partitions, or of all that have one. With `require_stable` it waits for open transactions."""
+    check_kind("the id of a group", group_id, str, "a str")
 
     def fetch(wanted: list[TopicPartition] | None) -> Operation[Answers[TopicPartition, CommittedOffset | None]]:
         while True:
@@ -360,13 +362,13 @@ def alter_group_offsets(
     group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
 ) -> Operation[Outcomes[TopicPartition, None]]:
     """OffsetCommit from outside of the group: it must have no members."""
+    check_kind("the id of a group", group_id, str, "a str")
     wanted = {
         partition_of(tp): offset if isinstance(offset, OffsetAndMetadata) else CommittedOffset(offset)
-        for tp, offset in offsets.items()
+        for tp, offset in mapping_of(offsets, "offsets", '{TopicPartition("logs", 0): 100}').items()
     }
     for tp, committed in wanted.items():
-        if committed.offset < 0:
-            raise ValueError(f"{tp}: an offset is 0 or more, not {committed.offset}")
+        int_of(committed.offset, f"{tp}: an offset", 0)
 
     def request(left: list[TopicPartition]) -> m.OffsetCommitRequest:
         return m.OffsetCommitRequest(
@@ -413,6 +415,7 @@ def delete_group_offsets(
     group_id: str, partitions: Sequence[TopicPartition]
 ) -> Operation[Outcomes[TopicPartition, None]]:
     """OffsetDelete (KIP-496); GroupSubscribedToTopic for topics that the group still reads."""
+    check_kind("the id of a group", group_id, str, "a str")
 
     def request(left: list[TopicPartition]) -> m.OffsetDeleteRequest:
         partition = m.OffsetDeleteRequest.OffsetDeleteRequestPartition

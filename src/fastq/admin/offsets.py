@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fastq.admin.core import Answers, _error, _group_by_topic, _leader_of, look_up_topics, per_item
 from fastq.admin.types import OffsetResult, OffsetSpec, Outcomes, TopicDescription
+from fastq.arguments import int_of, mapping_of
 from fastq.errors import FastqError
 from fastq.metadata import TopicPartition, partition_of
 from fastq.net.operations import Broker, Call, Operation
@@ -14,6 +15,7 @@ from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey
 
+MIN_TIME = min(OffsetSpec)
 NEEDED = {OffsetSpec.MAX_TIMESTAMP: 7, OffsetSpec.EARLIEST_LOCAL: 8, OffsetSpec.LATEST_TIERED: 9}
 
 
@@ -41,7 +43,13 @@ def list_several(
 ) -> Operation[list[Outcomes[TopicPartition, OffsetResult]]]:
     """Several times of partitions: one look at their topics, then requests side by side, one to each leader for each mapping, as a request
     names a partition once. `known` are the topics as they have just been described: they are looked at for what is asked again alone."""
-    times = [{partition_of(tp): time for tp, time in one.items()} for one in several]
+    times = [
+        {
+            partition_of(tp): int_of(time, f"the time of {tp[0]}-{tp[1]}", MIN_TIME)
+            for tp, time in mapping_of(one, "times", '{TopicPartition("logs", 0): OffsetSpec.LATEST}').items()
+        }
+        for one in several
+    ]
 
     def send(left: list[_Asked]) -> Operation[Answers[_Asked, OffsetResult]]:
         nonlocal known

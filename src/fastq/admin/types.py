@@ -85,7 +85,7 @@ class Outcomes(Mapping[K, Outcome[V]]):
 
 def check_kind(what: str, value: object, kind: type, words: str) -> None:
     """TypeError for an argument of another kind, before an encoder cuts a float or stumbles over a text."""
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"{what}: {words} is expected, got {value!r}")
 
 

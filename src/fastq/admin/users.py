@@ -24,6 +24,7 @@ from fastq.admin.user_types import (
     UserScramCredentialUpsertion,
     check_quota,
 )
+from fastq.arguments import mapping_of
 from fastq.errors import FastqError
 from fastq.net.operations import ANY, CONTROLLER, Call, Operation
 from fastq.net.sasl import salted_password
@@ -167,7 +168,8 @@ def alter_client_quotas(
     changes: Mapping[ClientQuotaEntity, Mapping[str, float | None]], *, validate_only: bool
 ) -> Operation[Outcomes[ClientQuotaEntity, None]]:
     """AlterClientQuotas (KIP-546): an outcome an entity."""
-    wanted = {entity: dict(values) for entity, values in changes.items()}
+    given = mapping_of(changes, "changes", '{ClientQuotaEntity({"user": "alice"}): {"producer_byte_rate": 1e6}}')
+    wanted = {entity: dict(values) for entity, values in given.items()}
     for values in wanted.values():
         for key, value in values.items():
             check_quota(key, value)

@@ -15,6 +15,7 @@ from operator import index
 from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
 from fastq._native.consume import FetchedRecords
+from fastq.arguments import mapping_of
 from fastq.consumer.base import Partition
 from fastq.consumer.committable import Committable
 from fastq.consumer.config import LATEST_TIMESTAMP
@@ -25,7 +26,7 @@ from fastq.consumer.group.session import GroupSession
 from fastq.consumer.offsets import EpochEndQuery, OffsetAndTimestamp, epochs_of, offsets_of
 from fastq.consumer.reading import Reading
 from fastq.errors import OffsetOutOfRange, UnknownTopicId, UnsupportedVersion
-from fastq.metadata import ZERO_UUID, OffsetAndMetadata, TopicPartition, partition_of
+from fastq.metadata import ZERO_UUID, OffsetAndMetadata, TopicPartition, partition_of, partitions_of
 from fastq.values import NamedTuple
 
 T = TypeVar("T")
@@ -226,14 +227,14 @@ class ConsumerCalls(Reading):
         self, partitions: Iterable[Partition], end: int, timeout: float | None
     ) -> Steps[dict[TopicPartition, int]]:
         """The first offset of partitions, or the one after the last: EARLIEST_TIMESTAMP or LATEST_TIMESTAMP."""
-        return offsets_of((yield from self._ask({partition_of(tp): end for tp in partitions}, timeout)))
+        return offsets_of((yield from self._ask(dict.fromkeys(partitions_of(partitions), end), timeout)))
 
     def _ask_times(
         self, timestamps: Mapping[Partition, int], timeout: float | None
     ) -> Steps[dict[TopicPartition, OffsetAndTimestamp | None]]:
         """Where times lie in partitions. TypeError for a time that is no int, ValueError for a negative one."""
-        for time_ms in timestamps.values():
-            if not isinstance(time_ms, SupportsIndex):
+        for time_ms in mapping_of(timestamps, "timestamps", '{TopicPartition("logs", 0): 1700000000000}').values():
+            if isinstance(time_ms, bool) or not isinstance(time_ms, SupportsIndex):
                 raise TypeError(f"a time is an int of milliseconds since 1970, got {time_ms!r}")
             if not 0 <= index(time_ms) < 2**63:
                 raise ValueError(
@@ -254,7 +255,7 @@ class ConsumerCalls(Reading):
         self, partitions: Iterable[Partition], timeout: float | None
     ) -> Steps[dict[TopicPartition, OffsetAndMetadata | None]]:
         """What the group has committed."""
-        wanted = [partition_of(tp) for tp in partitions]
+        wanted = partitions_of(partitions)
         self._check_open()
         query = self._in_group().committed_query(wanted)
         self._queries.append(query)

@@ -37,10 +37,12 @@ def offsets_to_commit(
             if type(place) is not OffsetAndMetadata:
                 place = OffsetAndMetadata(place)
             offset = place.offset
-            if type(offset) is not int and isinstance(offset, SupportsIndex):  # as seek takes them: of numpy, say
+            if type(offset) not in (int, bool) and isinstance(
+                offset, SupportsIndex
+            ):  # as seek takes them: of numpy, say
                 offset = index(offset)
                 place = place._replace(offset=offset)
-            if not isinstance(offset, int) or not 0 <= offset < 2**63:
+            if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < 2**63:
                 raise ValueError(f"{partition_of(tp)}: an offset to commit is an int, 0 to 2**63 - 1, got {offset!r}")
             found[partition_of(tp)] = place
     else:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
+from fastq.arguments import int_of, number_of
 from fastq.consumer.async_consumer import AsyncConsumer
 from fastq.consumer.consumer import Consumer
 from fastq.consumer.group.membership import ChangeKind
@@ -85,10 +86,12 @@ class PoolBase:
         commit_interval_ms: int,
         drain_timeout: float,
     ) -> None:
-        if workers < 1:
-            raise ValueError(f"workers is 1 or more, got {workers}")
-        if pending_max < 1:
-            raise ValueError(f"pending_max is 1 or more, got {pending_max}")
+        int_of(workers, "workers", 1)
+        int_of(pending_max, "pending_max", 1)
+        number_of(commit_interval_ms, "commit_interval_ms", 0)
+        number_of(drain_timeout, "drain_timeout", 0)
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise TypeError(f"retry is a RetryPolicy, as in RetryPolicy(attempts=5), got {retry!r}")
         self.commits = consumer.config.group_id is not None
         if self.commits and consumer.config.enable_auto_commit:
             raise ConfigError(

@@ -116,7 +116,7 @@ class Reading(ConsumerBase):
             )
         with self._turn:
             self._check_open()
-            if not isinstance(offset, SupportsIndex):
+            if isinstance(offset, bool) or not isinstance(offset, SupportsIndex):
                 raise TypeError(f"an offset is an int, got {offset!r}")
             offset = index(offset)
             if not 0 <= offset < 2**63:

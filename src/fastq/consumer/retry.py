@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastq._native.consume import Record
+from fastq.arguments import int_of, number_of
 from fastq.callbacks import check_plain, kind_of, name_of, unfinished
 from fastq.errors import ConfigError, DeserializationError, RecordFailed
+from fastq.metadata import check_topic_name
 from fastq.net.backoff import backoff_s
 from fastq.recurring import LOGGED_CHARACTERS_MAX, Recurring, more
 from fastq.serializers import Serialized
@@ -101,8 +103,15 @@ class RetryPolicy:
     skip: bool = False
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ValueError(f"attempts is 1 or more, got {self.attempts}")
+        int_of(self.attempts, "attempts", 1)
+        for name in ("backoff_ms", "backoff_max_ms"):
+            number_of(getattr(self, name), name, 0)
+        kinds = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
+        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+            raise TypeError(f"retry_on is a tuple of exception classes, as in (TimeoutError,), got {self.retry_on!r}")
+        if self.dead_letter_topic is not None:
+            topic: object = self.dead_letter_topic
+            check_topic_name(topic.replace("{topic}", "t") if isinstance(topic, str) else topic)
         if not 0 <= self.backoff_ms <= self.backoff_max_ms:
             raise ValueError(f"0 <= backoff_ms <= backoff_max_ms, got {self.backoff_ms} and {self.backoff_max_ms}")
         if self.dead_letter_topic is not None and self.skip:
