@@ -109,6 +109,11 @@ def proto_types() -> tuple[Any, Any]:
 
 
 Payment, Card = proto_types()
+CARD_IN_ANY = {"@type": "type.googleapis.com/pay.Card", "number": MASKED}
+
+
+def wrapper(value: str) -> Any:
+    return wrappers_pb2.StringValue(value=value)
 
 
 def packed(message: Any) -> Any:
@@ -204,9 +209,9 @@ def test_avro(
         ("$.note.value", Payment(note={"value": SECRET}), {"note": MASKED}),
         ("$.at.seconds", Payment(at={"seconds": 1}), {"at": MASKED}),
         ("$.detail.number", packed(Card(number=SECRET)), {"detail": {"@type": "type.googleapis.com/pay.Card", "number": MASKED}}),
-        ("$.detail.number", packed(wrapped(Card(number=SECRET))), {"detail": in_any("Any", {"@type": "type.googleapis.com/pay.Card", "number": MASKED})}),
-        ("$.detail.number", packed(wrapped(wrappers_pb2.StringValue(value=SECRET))), {"detail": in_any("Any", in_any("StringValue", MASKED))}),
-        ("$.detail.number", packed(wrappers_pb2.StringValue(value=SECRET)), {"detail": in_any("StringValue", MASKED)}),
+        ("$.detail.number", packed(wrapped(Card(number=SECRET))), {"detail": in_any("Any", CARD_IN_ANY)}),
+        ("$.detail.number", packed(wrapped(wrapper(SECRET))), {"detail": in_any("Any", in_any("StringValue", MASKED))}),
+        ("$.detail.number", packed(wrapper(SECRET)), {"detail": in_any("StringValue", MASKED)}),
         ("$.detail.value", packed(wrappers_pb2.Int64Value(value=int(SECRET))), {"detail": in_any("Int64Value", MASKED)}),
         ("$.detail.number", packed(more({"number": SECRET, "x": "y"}).more), {"detail": in_any("Struct", {"number": MASKED, "x": "y"})}),
         ("$.detail.value", packed(more({"value": SECRET}).more), {"detail": in_any("Struct", MASKED)}),
