@@ -122,10 +122,12 @@ class ErrorCode(IntEnum):
         "Commit fewer partitions at once, with shorter metadata.")
     TOPIC_AUTHORIZATION_FAILED = (
         29, _FATAL, "the principal may not do this with the topic",
-        "Have the cluster's administrator allow the principal to read, write or describe the topic (an ACL).")
+        "Have the cluster's administrator allow the principal to read, write or describe the topic (an ACL): "
+        "fastq acls add --allow User:NAME --operation read --topic TOPIC.")
     GROUP_AUTHORIZATION_FAILED = (
         30, _FATAL, "the principal may not do this with the group",
-        "Have the cluster's administrator allow the principal to read the group (an ACL).")
+        "Have the cluster's administrator allow the principal to read the group (an ACL): "
+        "fastq acls add --allow User:NAME --operation read --group GROUP.")
     CLUSTER_AUTHORIZATION_FAILED = (
         31, _FATAL, "the principal may not do this with the cluster",
         "Have the cluster's administrator allow the principal this operation on the cluster (an ACL).")

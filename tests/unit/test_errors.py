@@ -227,3 +227,15 @@ def test_an_unsupported_version_is_a_broker_error_and_a_failed_connection() -> N
 
 def test_error_codes_pickle_to_themselves() -> None:
     assert pickle.loads(pickle.dumps(ErrorCode.OFFSET_OUT_OF_RANGE)) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(("code", "operation"), [(29, "--operation read --topic"), (30, "--operation read --group")])
+def test_who_is_not_authorized_is_told_what_to_ask_for(code: int, operation: str) -> None:
+    bare = str(error_for_code(code))
+    assert "fastq acls add --allow User:NAME" in bare and operation in bare
+    assert str(error_for_code(code, hint="Ask Bob")).endswith(". Ask Bob")
+
+
+def test_a_brokers_words_do_not_say_the_name_of_their_code_again() -> None:
+    text = str(error_for_code(44, "POLICY_VIOLATION: three replicas are needed", topic="logs"))
+    assert text.count("POLICY_VIOLATION") == 1 and "three replicas are needed" in text

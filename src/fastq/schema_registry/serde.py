@@ -144,12 +144,15 @@ class SchemaDeserializer(Generic[T]):
         known = self._known.get(schema_id)
         if known is None:
             schema = self.registry.schema(schema_id, format=self.schema_format)
-            if schema.schema_type != self.schema_type:
-                raise DeserializationError(
-                    f"schema {schema_id} is {schema.schema_type}, expected {self.schema_type}",
-                    hint="Use the deserializer of that format for this topic",
-                )
-            known = self._known[schema_id] = self._prepare(schema)
+            try:
+                if schema.schema_type != self.schema_type:
+                    raise DeserializationError(
+                        f"schema {schema_id} is {schema.schema_type}, expected {self.schema_type}",
+                        hint="Use the deserializer of that format for this topic",
+                    )
+                known = self._known[schema_id] = self._prepare(schema)
+            except DeserializationError as error:  # what the registry has answered is of no use
+                raise error.with_context(url=",".join(self.registry.urls)) from error.__cause__
         return known
 
     def _prepare(self, schema: Schema) -> T:

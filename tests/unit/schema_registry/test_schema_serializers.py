@@ -315,8 +315,9 @@ def test_an_unknown_id_names_id_and_url(client, reader):
 
 def test_a_schema_of_another_format(client):
     data = AvroSerializer(client, AVRO).serialize("t", VALUE)
-    with pytest.raises(DeserializationError, match="schema 1 is AVRO, expected JSON"):
+    with pytest.raises(DeserializationError, match="schema 1 is AVRO, expected JSON") as caught:
         JsonSchemaDeserializer(client).deserialize("t", (), data)
+    assert caught.value.url == client.urls[0] and client.urls[0] in str(caught.value)
 
 
 def test_a_message_of_another_type(client):
