@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -322,3 +323,30 @@ def test_a_sync_that_lacks_a_descriptor_has_not_failed(tmp_path: Path, part: str
     world.log.sync_now()
     world.check()
     assert world.log.on_disk_offset == 1
+
+
+@pytest.mark.parametrize("when", ["smaller", "begun", "broken"])
+def test_files_of_a_segment_that_could_not_be_begun_go_when_they_can(tmp_path: Path, when: str) -> None:
+    """A file system that copies what it writes may lack the room even to remove one."""
+    world = World(tmp_path, "page-cache")
+    world.append(b"v" * 500)
+    world.log.apply_config(replace(world.config, preallocate=True))
+    world.files.plan(Fault("allocate", errno.ENOSPC))
+    code = errno.EIO if when == "broken" else errno.ENOSPC
+    unlink = world.files.plan(Fault("unlink", code, "00000000000000000001"))
+    world.append(b"v" * 500)
+    world.log.apply_config(world.config)
+    assert world.log.log_end_offset == 1 and unlink.struck
+    assert bool(world.manager.offline_dirs) == (when == "broken")
+    world.files.heal()
+    if when == "broken":
+        return
+    world.append(b"v" * (500 if when == "begun" else 5))
+    world.turn()
+    names = [segment.log.path for segment in world.log.segments]
+    assert sorted(str(path) for path in tmp_path.glob("t-0/*.log")) == names
+    assert len(list(tmp_path.glob("t-0/*.index"))) == len(names) == (2 if when == "begun" else 1)
+    world.manager.release_locks()
+    world.open()
+    world.check()
+    assert len(world.acknowledged) == world.log.log_end_offset == 2

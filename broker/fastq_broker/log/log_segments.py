@@ -74,7 +74,7 @@ class LogSegments(Visibility):
             segment.create_files(self._segment_bytes if self.config.preallocate else 0)
             segments, bases = [*self.segments, segment], [*self._bases, base]
         except BaseException as error:
-            segment.remove_files()  # the log would end there after a restart, wherever it is cut before
+            self._remove_unbegun(segment)
             if isinstance(error, OSError):
                 raise self.dir.refuse("rolling a segment", error.filename or segment.log.path, error) from error
             raise
@@ -82,6 +82,18 @@ class LogSegments(Visibility):
         self._recent.clear()
         self.durability.request_later()
         return segment
+
+    def _remove_unbegun(self, segment: Segment) -> None:
+        """Remove the files of a segment that could not be begun, at a shortage later: the log would end there after a restart, wherever it
+        is cut before."""
+        if segment.base_offset in self._bases:  # it was begun since
+            return
+        try:
+            segment.remove_files()
+        except OSError as error:
+            self.dir.refuse("removing a segment that could not be begun", error.filename or segment.log.path, error)
+            if self.dir.offline is None:
+                self.dir.soon(partial(self._remove_unbegun, segment))
 
     def drop_oldest(self, count: int) -> None:
         """Remove the files of the first `count` segments, which are not all; the log starts at the next one. Raises KafkaStorageError."""

@@ -253,11 +253,10 @@ class Segment:
         self._timestamps_known = True
 
     def remove_files(self) -> None:
-        """Leave nothing of a segment whose files could not all be made. What cannot be removed now is empty, and removed by no one else."""
+        """Leave nothing of a segment whose files could not all be made. Raises OSError."""
         self.release()
         for path in (self.log.path, self.index.path, self.time_index.path):
-            with contextlib.suppress(OSError):
-                self._files.remove_if_exists(path)
+            self._files.remove_if_exists(path)
 
     # -- appending
 
