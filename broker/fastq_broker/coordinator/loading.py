@@ -109,6 +109,8 @@ def _replay_batch(
                 shard.replay(record.key, record.value, record.timestamp_ms, producer_id, header.producer_epoch)
             else:
                 shard.replay(record.key, record.value, record.timestamp_ms)
+        except MemoryError:  # nothing is wrong with the record: it is loaded again
+            raise
         except Exception as error:  # one record must not keep all groups or transactions of the partition away
             _left_out(log, found, position, record.offset, error)
     return len(records)

@@ -368,6 +368,31 @@ def test_a_header_that_is_none_does_not_keep_all_keys_away(
     assert f"at offset 1 in {paths[0]}" in line and "goes on at offset 3" in line
 
 
+def test_a_record_for_which_there_was_no_memory_is_not_left_out(
+    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def write(broker: Broker) -> None:
+        assert put(await tables.shard("orders"), [(b"a", b"1"), (b"b", b"2")]) is None
+
+    bench.run(write, tables)
+    failures = [MemoryError()]
+    replay = Table.replay
+
+    def failing(self: Table, key: bytes, *rest: Any) -> None:
+        if key == b"b" and failures:
+            raise failures.pop()
+        replay(self, key, *rest)
+
+    monkeypatch.setattr("fastq_broker.coordinator.runtime.RETRY_S", 0.01)
+    monkeypatch.setattr(Table, "replay", failing)
+
+    async def read(broker: Broker) -> None:
+        assert (await tables.shard("orders")).values == {b"a": b"1", b"b": b"2"}
+
+    bench.run(read, tables)
+    assert failures == []
+
+
 def test_a_load_that_fails_is_tried_again(
     bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
