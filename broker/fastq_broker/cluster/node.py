@@ -497,10 +497,11 @@ class ClusterNode:
         self._followed[key] = followed = _Followed(replica, leader, epoch)
         self._fetch([followed])
 
-    def _is_in_sync(self, replica: Replica) -> bool:
+    def _may_lead(self, replica: Replica) -> bool:
+        """Whether it is in sync, or eligible: others count on its having all that is committed."""
         topic = self._ports.image.topics_by_id.get(replica.topic_id)
         partition = None if topic is None else topic.partitions[replica.partition]
-        return partition is not None and self._config.node_id in partition.isr
+        return partition is not None and self._config.node_id in (*partition.isr, *partition.eligible_leader_replicas)
 
     def _fetch(self, all_followed: Iterable[_Followed]) -> None:
         if self._fetchers is None or self._closed:
@@ -520,7 +521,7 @@ class ClusterNode:
                 )
                 continue
             partition = ReplicaPartition(replica.topic, replica.topic_id, replica.partition)
-            assignments.append(Assignment(partition, place, epoch, replica.log, self._is_in_sync(replica)))
+            assignments.append(Assignment(partition, place, epoch, replica.log, self._may_lead(replica)))
         self._fetchers.follow(assignments)
 
     # -- what clients ask of the active controller

@@ -54,7 +54,7 @@ def offsets_of(logs: Iterable[tuple[TopicPartition, PartitionLog]]) -> dict[str,
     starts: Offsets = {}
     logs = list(logs)
     for key, log in logs:
-        points[key] = log.recovery_point
+        points[key] = log.checkpointed_recovery_point
         if log.loaded:
             if log.log_start_offset > log.segments[0].base_offset:
                 starts[key] = log.log_start_offset

@@ -175,7 +175,7 @@ class LateRecovery:
                 partition=log.partition,
             )
             return
-        log.recovery_point = own.recovery_point
+        log.recovery_point = own.checkpointed_recovery_point
         log.clean = log.takes_long = True
 
 

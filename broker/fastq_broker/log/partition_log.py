@@ -332,9 +332,16 @@ class PartitionLog(LogReads, LogAppends):
 
     @property
     def gap_offset(self) -> int | None:
-        """Where records are missing in the middle of the log, which a crash has left so; None: nowhere."""
-        gap = self.recovery.gap
-        return None if gap is None or gap[1] <= self.log_start_offset else gap[0]
+        """Where records are missing in the middle of the log first, which a crash has left so; None: nowhere. It is known until they are
+        there again, or the log begins behind them."""
+        return next((first for first, following in self.recovery.gaps if following > self.log_start_offset), None)
+
+    @property
+    def checkpointed_recovery_point(self) -> int:
+        """What the recovery-point-offset-checkpoint has to say: below a gap, so that the next process looks for it there, after a clean
+        stop too."""
+        gap = self.gap_offset if self.loaded and self.recovery.gaps else None
+        return self.recovery_point if gap is None else min(self.recovery_point, gap)
 
     def truncate_to(self, offset: int) -> bool:
         """Remove all records at and above `offset`; False when there are none. Raises KafkaStorageError: nothing was changed where the
@@ -362,8 +369,7 @@ class PartitionLog(LogReads, LogAppends):
             truncate_log(self, cut)
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
-        if self.recovery.gap is not None and offset <= self.recovery.gap[0]:
-            self.recovery.gap = None
+        self.recovery.gaps = [gap for gap in self.recovery.gaps if gap[0] < offset]
         self._announce()
         return True
 
@@ -378,7 +384,7 @@ class PartitionLog(LogReads, LogAppends):
             truncate_fully(self, offset, snapshots, fresh)
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
-        self.recovery.gap = None
+        self.recovery.gaps.clear()
         self._announce()
 
     def _take_back(self, end_offset: int, position: int) -> None:

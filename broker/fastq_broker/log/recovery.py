@@ -146,6 +146,8 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
     if end is not None:
         for segment in indexless:
             _rebuild_missing(log, segment, report)
+        if log.recovery_point < end:
+            _find_gaps(log, segments, report)
         load_producers(log, producers, segments, snapshots, end, report)
     else:
         point = log.recovery_point
@@ -158,7 +160,8 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
                 end,
                 point,
             )
-            log.recovery_point, report.gap = 0, None
+            log.recovery_point = 0
+            report.gaps.clear()
             end = _recover(log, segments, epochs, producers, snapshots, report)
     start = max(log.checkpointed_start_offset, segments[0].base_offset)
     if start > end:
@@ -357,15 +360,8 @@ def _recover(
             _remove_from(log, segments, number, report, "it follows a damaged segment")
             break
         position = 0
-        if number < len(segments) and report.gap is None:
-            report.gap = _gap(log, end, segments[number].base_offset)
-            if report.gap is not None and segment.size:  # of one that is empty it was said before
-                logger.error(
-                    "%s ends at offset %d, but the next segment begins at %d: the records between are gone, and are passed over unless a "
-                    "leader has them; restore the file from a copy to have them back",
-                    segment.log.path,
-                    *report.gap,
-                )
+        if number < len(segments):
+            _note_gap(log, segment, end, segments[number].base_offset, report)
     end = max(end, segments[-1].base_offset)
     if epochs.entries() != known_epochs:
         epochs.keep()
@@ -373,11 +369,30 @@ def _recover(
     return end
 
 
-def _gap(log: PartitionLog, end: int, following: int) -> tuple[int, int] | None:
-    """What is missing between the end of a segment that was checked and the next one. Only compaction takes records out of the middle of a
+def _note_gap(log: PartitionLog, segment: Segment, end: int, following: int, report: RecoveryReport) -> None:
+    """Note, and say, what is missing between the end of a segment and the next one. Only compaction takes records out of the middle of a
     log, and what a mirror or a leader sends may begin too far above for a segment's indexes."""
     missing = 0 < following - end <= _RELATIVE_OFFSET_MAX and following > log.checkpointed_start_offset
-    return (end, following) if missing and not log.config.compacted else None
+    if not missing or log.config.compacted:
+        return
+    report.gaps.append((end, following))
+    if segment.size:  # of one that is empty it was said before
+        logger.error(
+            "%s ends at offset %d, but the next segment begins at %d: the records between are gone, and are passed over unless a "
+            "leader has them; restore the file from a copy to have them back",
+            segment.log.path,
+            end,
+            following,
+        )
+
+
+def _find_gaps(log: PartitionLog, segments: list[Segment], report: RecoveryReport) -> None:
+    """Look for what is missing above the recovery point of a log that was closed cleanly: it lies below the log's end for nothing else."""
+    first = max((n for n, segment in enumerate(segments) if segment.base_offset <= log.recovery_point), default=0)
+    for segment, following in pairwise(segments[first:]):
+        end = find_end(log.files, segment, report)
+        if end is not None:
+            _note_gap(log, segment, end, following.base_offset, report)
 
 
 def _trusted_position(files: Files, segment: Segment, point: int) -> tuple[int, int]:

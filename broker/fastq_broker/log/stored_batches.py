@@ -37,9 +37,9 @@ class RecoveryReport:
     """Hears how many bytes were read, piece by piece; what it raises ends the loading."""
     bytes_max: int | None = None
     """How much there is time to read; None: all of it."""
-    gap: tuple[int, int] | None = None
-    """The first offset whose record is missing in the middle of the log, and the next that is there, as a loss of power leaves it that has
-    kept a later file and not an earlier one; None: nothing is missing."""
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Where records are missing in the middle of the log, as a loss of power leaves it that has kept a later file and not an earlier one:
+    the first offset without its record, and the next that is there."""
 
     def read(self, size: int) -> None:
         """So many bytes more were read."""

@@ -32,7 +32,7 @@ from fastq._native.wire import DecodeError
 from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, error_for_code
 from fastq_broker.log.files import UNREADABLE, passes
 from fastq_broker.replication.fetcher_session import FetchPlan, FollowerSession, Key, Position, Wanted
-from fastq_broker.replication.follower_log import FollowerLog
+from fastq_broker.replication.follower_log import FollowerLog, go_back_to_gap
 from fastq_broker.replication.follower_quota import FollowerQuota, NoQuota
 
 logger = logging.getLogger(__name__)
@@ -183,8 +183,8 @@ class ReplicaFetcher:
     ) -> None:
         """Follow a partition of this leader from its log's end on; a log that knows no epoch goes back to its high watermark first.
 
-        `in_sync`: the replica is, as far as anybody knows: no quota holds its first fetch back, or it would fall out for that. One that is
-        followed already in this leader epoch goes on as it is, unless it was stopped.
+        `in_sync`: the replica is, or is eligible, as far as anybody knows: no quota holds its first fetch back, or it would fall out for
+        that, and it does not go back to a gap. One that is followed already in this leader epoch goes on as it is, unless it was stopped.
         """
         key = partition.key
         known = self.partitions.pop(key, None)
@@ -207,17 +207,7 @@ class ReplicaFetcher:
         try:
             if log.leader_epoch == NO_EPOCH and log.high_watermark < log.log_end_offset:
                 self._truncate_to(state, log.high_watermark)
-            gap = log.gap_offset
-            if gap is not None:
-                logger.warning(
-                    "%s: records are missing from offset %d on in the middle of the log, as a loss of power has left it: it goes back "
-                    "there from %d, and what its leader, %s, has comes anew",
-                    state.partition,
-                    gap,
-                    log.log_end_offset,
-                    self.leader,
-                )
-                log.truncate_to(gap)
+            go_back_to_gap(log, state.partition, self.leader, in_sync=state.lag == 0)
             self._go_on(state, leader_epoch, now)
         except UNREADABLE as error:
             if passes(error):

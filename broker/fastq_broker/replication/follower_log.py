@@ -6,10 +6,13 @@ KafkaStorageError, and the log is of no use any more. Sources: UnifiedLog, Leade
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
 from fastq.errors import KafkaError
+
+logger = logging.getLogger(__name__)
 
 
 class FollowerLog(Protocol):
@@ -62,3 +65,25 @@ class FollowerLog(Protocol):
 
     def wait_durable(self, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
         """Call back once `durable_end` is `offset` or above, or the disk has failed; at once where it is so already."""
+
+
+def go_back_to_gap(log: FollowerLog, partition: object, leader: object, *, in_sync: bool) -> None:
+    """Have a log end where records are missing in its middle, so that what the leader has comes anew. Not one that is in sync, or eligible:
+    were the others gone then, it would lead without what it has above the gap, which is committed."""
+    gap = log.gap_offset
+    if gap is None:
+        return
+    what = "%s: records are missing from offset %d on in the middle of the log, as a loss of power has left it: "
+    if in_sync:
+        logger.warning(
+            what + "it stays as it is, as the replica is in sync, or eligible: they come from %s once it is not",
+            partition,
+            gap,
+            leader,
+        )
+        return
+    end = log.log_end_offset
+    logger.warning(
+        what + "it goes back there from %d, and what its leader, %s, has comes anew", partition, gap, end, leader
+    )
+    log.truncate_to(gap)

@@ -388,20 +388,6 @@ def test_the_log_of_one_among_others_may_end_below_a_snapshot(
         assert (verdict.begin_at, len(verdict.losses)) == (cluster.snapshot_end, losses if quorum_epoch else 0)
 
 
-@pytest.mark.parametrize("later", [0, 1])
-def test_a_log_of_a_history_that_has_lost_is_not_kept_behind_a_snapshot_of_another(
-    cluster: Cluster, later: int
-) -> None:
-    """The snapshot was fetched, and its log had not begun yet: the epochs tell it, however far the log of before reaches."""
-    latest = list_snapshots(cluster.meta)[-1]
-    fetched = SnapshotId(latest.end_offset, latest.epoch + later)
-    (cluster.meta / latest.file_name).rename(cluster.meta / fetched.file_name)
-    found = inspect(cluster.meta, stopped_cleanly=False, quorum_epoch=9)
-    verdict = judge(found, broker_epoch=-1, quorum_epoch=9, alone=False)
-    assert (verdict.begin_at, verdict.keeps) == ((fetched.end_offset, False) if later else (None, True))
-    assert not verdict.losses and found.end_offset > fetched.end_offset
-
-
 def test_a_log_that_is_gone_is_refused_when_more_was_in_it(cluster: Cluster) -> None:
     cluster.open().quorum.close()  # epoch 2 begins behind the snapshot of epoch 1
     cluster.log().unlink()

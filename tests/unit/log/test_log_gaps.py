@@ -32,6 +32,43 @@ def test_records_that_are_gone_from_the_middle_are_told_until_they_are_cut_off(
     assert [record.value for record in records_of(log.read(100 + left, 10_000))][-1] == b"again"
 
 
+def test_all_that_is_missing_is_known_until_it_is_there_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Over clean stops, flushes and crashes; what lies below a cut stays."""
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 450)
+    crash(manager)
+    for base, left in ((100, 10), (300, 20)):
+        with open(tmp_path / "t-0" / f"{base:020d}.log", "r+b") as file:
+            file.truncate(left * SIZE)
+    for stop in ("clean", "clean", "crash", "crash", "clean"):
+        caplog.clear()
+        manager = open_manager(tmp_path, CONFIG)
+        log = manager.get("t", 0)
+        assert log is not None
+        log.load()
+        assert log.recovery.gaps == [(110, 200), (320, 400)] and log.gap_offset == 110
+        assert sum("the records between are gone" in record.message for record in caplog.records) == 2
+        log.append(one_batch([b"more"]), leader_epoch=9, now_ms=START_MS)
+        log.flush()
+        log.dir.flusher.wait()
+        manager.write_checkpoints(log.dir, wait=True)
+        if stop == "clean":
+            assert manager.close()
+        else:
+            crash(manager)
+    manager = open_manager(tmp_path, CONFIG)
+    log = manager.get("t", 0)
+    assert log is not None
+    log.truncate_to(320)
+    assert log.recovery.gaps == [(110, 200)]
+    log.raise_start(200)
+    assert log.gap_offset is None
+    assert manager.close()
+    caplog.clear()
+    log = reopen(tmp_path)
+    assert (log.gap_offset, log.log_start_offset, log.log_end_offset) == (None, 200, 320) and not caplog.records
+
+
 def test_only_what_is_missing_in_what_is_left_of_the_log_is_told(tmp_path: Path) -> None:
     manager = open_manager(tmp_path, CONFIG)
     log = fill(manager, 0, 250)

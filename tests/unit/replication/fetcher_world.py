@@ -309,8 +309,8 @@ class Follower:
         self.asked: list[tuple[int, Any, EncodedRequest]] = []
         self.woken = 0
 
-    def follow(self, name: ReplicaPartition, log: FollowerLog, epoch: int) -> None:
-        self.machine.add(name, epoch, log, self.now)
+    def follow(self, name: ReplicaPartition, log: FollowerLog, epoch: int, *, in_sync: bool = False) -> None:
+        self.machine.add(name, epoch, log, self.now, in_sync=in_sync)
 
     def poll(self) -> None:
         """Do what is due; requests stay in `asked`."""

@@ -414,6 +414,17 @@ class TestGap:
         follower.steps(3)
         assert mine.data == leader_log.data
 
+    def test_who_is_in_sync_does_not_go_back_below_what_is_committed(self, caplog: pytest.LogCaptureFixture) -> None:
+        leader_log, mine = log_of(0, 0, 0, 0, 0), log_of(0, 0, 0, 0)
+        del mine.batches[1]
+        mine.gap_offset, mine.high_watermark = 1, 4
+        follower = Follower()
+        follower.leader.lead(T0, leader_log, 0)
+        follower.follow(T0, mine, 0, in_sync=True)
+        follower.steps(3)
+        assert (mine.log_end_offset, mine.gap_offset) == (5, 1)
+        assert "stays as it is, as the replica is in sync, or eligible" in caplog.text
+
 
 class TestOutOfRange:
     def test_a_log_beyond_the_leaders_end_is_cut_there(self) -> None:
