@@ -228,7 +228,7 @@ class DiskLog:
             for batch, _ in data_batches(values, base_offset=0, epoch=epoch, timestamp_ms=now_ms):
                 self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
                 size_bytes += len(batch)
-        except KafkaError:
+        except BaseException:
             if self.end > begun_at:  # half a change would be committed with the next one
                 self._take_back(begun_at)
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -173,6 +174,24 @@ def test_a_change_of_several_batches_of_which_a_later_one_has_no_room_is_not_the
         assert log.end == 9
     with opened(tmp_path) as log:
         assert log.end == 9
+
+
+def test_nor_is_one_that_finds_no_memory_for_a_later_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "BATCH_BYTES_MAX", 2 * (len(VALUE) + records.RECORD_OVERHEAD_BYTES_MAX))
+
+    def two(*given: object, **options: object) -> Iterator[object]:
+        yield from itertools.islice(records.data_batches(*given, **options), 2)  # type: ignore[arg-type]
+        raise MemoryError
+
+    with opened(tmp_path) as log:
+        log.append_leader_change(1, 1, VOTERS, [ME], None)
+        before = log.read(0, 1 << 20)
+        with monkeypatch.context() as patch, pytest.raises(MemoryError):
+            patch.setattr(storage, "data_batches", two)
+            log.append_records([VALUE] * 7, 1)
+        assert (log.end, log.read(0, 1 << 20)) == (1, before)
+        log.append_records([VALUE] * 7, 1)
+        assert log.end == 8
 
 
 @pytest.mark.parametrize("partial", [0, 30])
