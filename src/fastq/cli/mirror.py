@@ -196,6 +196,11 @@ def run_check(options: argparse.Namespace) -> int:
             for found in compare_all(config, options.topic, far)
         ]
     print_records(["topic", "partition", "target", "start", "end", "compared", "result", "detail"], rows, options.json)
+    if not rows:
+        complain(
+            "nothing was compared, which proves nothing: nothing has been mirrored yet; fastq mirror status shows what is"
+        )
+        return 1
     wrong = sum(row["result"] != "same" for row in rows)
     if not options.json:
         ending = f"{counted(wrong, 'partition')} to look at" if wrong else "source and target are the same"

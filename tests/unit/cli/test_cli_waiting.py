@@ -128,6 +128,14 @@ def test_a_check_of_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.getvalue().startswith("\rcompared  ") and terminal.getvalue().endswith("\r\x1b[K")
 
 
+def test_a_check_of_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(mirror, "_config", lambda _: None)
+    monkeypatch.setattr("fastq.mirror.comparison.compare_all", lambda *_: iter(()))
+    assert main(["mirror", "check"]) == 1
+    told = capsys.readouterr()
+    assert "nothing was compared" in told.err and "the same" not in told.out
+
+
 def test_the_last_of_each_key(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_terminal(monkeypatch)
     clock = iter(range(1000))
