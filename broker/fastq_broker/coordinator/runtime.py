@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from fastq.errors import ErrorCode, KafkaError, MissingPackage, error_for_code
@@ -189,6 +190,7 @@ class CoordinatorRuntime(Generic[S]):
         context = ShardContext(replica, self._ports.loop, self._ports.surroundings)
         shard = self._make_shard(context)
         context.shard = shard
+        context.on_torn = partial(self._reload, partition, context)
         self._loading[partition] = (context, shard)
         try:
             count = await replay_log(replica.log, shard, self._ports.read_ahead, lambda: context.closed)
@@ -203,6 +205,11 @@ class CoordinatorRuntime(Generic[S]):
         if count:
             logger.info("%s-%d: coordinating, %d records were read", self.topic, partition, count)
         shard.loaded()
+
+    def _reload(self, partition: int, context: ShardContext) -> None:
+        if partition in self._active and self._active[partition][0] is context:
+            self.unload(partition)
+            self.load(partition)
 
     def _load_failed(self, partition: int, context: ShardContext, error: Exception) -> None:
         """Try again later: the disk may have had a bad moment."""

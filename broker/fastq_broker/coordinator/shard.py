@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from fastq._native.records import build_batch
 from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq_broker.log import failures
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,7 +56,18 @@ class ShardContext:
     Invariant: while `closed` is false the shard is the current state of the partition under `leader_epoch`.
     """
 
-    __slots__ = ("_clock", "_loop", "_timers", "closed", "leader_epoch", "new_name", "partition", "replica", "shard")
+    __slots__ = (
+        "_clock",
+        "_loop",
+        "_timers",
+        "closed",
+        "leader_epoch",
+        "new_name",
+        "on_torn",
+        "partition",
+        "replica",
+        "shard",
+    )
 
     shard: Shard
 
@@ -64,6 +76,8 @@ class ShardContext:
         self.partition = replica.partition
         self.leader_epoch = replica.leader_epoch
         self.closed = False
+        self.on_torn: Callable[[], object] = lambda: None
+        """Has the shard read anew, of which nobody knows any more whether it is what the log says."""
         self._loop = loop
         self._clock = here.clock
         self.new_name = here.new_name
@@ -133,6 +147,12 @@ class ShardContext:
                 end_offset = self._write(records, *producer, transactional, spare_bytes)
         except KafkaError as error:
             on_done(error)
+            return
+        except Exception as error:  # a mistake, or no memory: what the log has of it the shard may not have
+            failures.report(f"writing to {self.replica.log.path}", error)
+            self.closed = True
+            self._loop.call_soon(self.on_torn)
+            on_done(self._not_coordinator())
             return
         if end_offset < 0:
             on_done(None)

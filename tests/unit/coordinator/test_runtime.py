@@ -393,6 +393,32 @@ def test_a_record_for_which_there_was_no_memory_is_not_left_out(
     assert failures == []
 
 
+@pytest.mark.parametrize("what", ["log", "replay"])
+def test_what_fails_inside_while_it_is_written_is_read_anew(
+    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Whoever asked is told, and the shard is what its log says."""
+
+    async def scenario(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        assert put(shard, [(b"a", b"1")]) is None
+        owner, name = (type(shard.context.replica.log), "append") if what == "log" else (Table, "replay")
+
+        def failing(*_given: Any, **_options: Any) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, failing)
+            assert isinstance(put(shard, [(b"a", b"2"), (b"b", b"2")]), NotCoordinator)
+        assert isinstance(put(shard, [(b"c", b"3")]), NotCoordinator)
+        await asyncio.sleep(0)  # the loop's next turn begins it
+        again = await tables.shard("orders")
+        assert again.values == ({b"a": b"1"} if what == "log" else {b"a": b"2", b"b": b"2"})
+        assert shard.events[-1] == "unloaded" and put(again, [(b"c", b"3")]) is None
+
+    bench.run(scenario, tables)
+
+
 def test_a_load_that_fails_is_tried_again(
     bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
