@@ -273,8 +273,10 @@ class FileHandle:
 
     def __del__(self) -> None:
         if self.fd >= 0:
-            with contextlib.suppress(OSError):
+            try:  # no context manager, for which there may be no memory
                 os.close(self.fd)
+            except OSError:
+                pass
             self.fd = -1
 
     def __repr__(self) -> str:
