@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -283,7 +284,8 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Value]:
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator:
-            raise ValueError(f"--set {text!r}: it takes KEY=VALUE")
+            word = re.match(r"[\w.-]*", text)  # and no more of it: what follows may be a secret
+            raise ValueError(f"--set {word[0] if word else ''!r}: it takes KEY=VALUE")
         found[key.strip()] = value
     return found
 

@@ -26,7 +26,6 @@ from fastq.cli.output import (
     print_json,
     print_records,
     sent,
-    told,
 )
 
 if TYPE_CHECKING:
@@ -263,9 +262,10 @@ def _rate(key: str, value: str | None) -> float | None:
     except ValueError:
         found = math.nan
     if found is not None and not math.isfinite(found):
-        if key.upper().startswith("SCRAM"):
-            raise UsageError(f"{key} is no mechanism of credentials: it is one of {', '.join(MECHANISMS)}")
-        raise UsageError(f"{key} is a quota, which is a number, not {told(value or '', key)}")
+        # What was given is not told: it may be a password behind a mechanism that is misspelt.
+        raise UsageError(
+            f"{key} is a quota, which is a number (credentials are of {', '.join(MECHANISMS)})"
+        )
     return found
 
 

@@ -216,7 +216,10 @@ def key_values(pairs: Sequence[str], option: str, *, once: bool = False) -> dict
     for pair in pairs:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key:
-            raise UsageError(f"{option} takes KEY=VALUE, not {told(pair)}")
+            word = re.match(r"[\w.-]*", pair)  # and no more of it: what follows may be a secret
+            assert word is not None
+            begins = "" if word[0] == pair else "what begins with "
+            raise UsageError(f"{option} takes KEY=VALUE, not {begins}{word[0]!r}")
         if once and key in found:
             raise UsageError(
                 f"{option} names {key} twice, with {told(found[key], key)} and {told(value, key)}: give it once"
