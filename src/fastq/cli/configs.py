@@ -263,9 +263,7 @@ def _rate(key: str, value: str | None) -> float | None:
         found = math.nan
     if found is not None and not math.isfinite(found):
         # What was given is not told: it may be a password behind a mechanism that is misspelt.
-        raise UsageError(
-            f"{key} is a quota, which is a number (credentials are of {', '.join(MECHANISMS)})"
-        )
+        raise UsageError(f"{key} is a quota, which is a number (credentials are of {', '.join(MECHANISMS)})")
     return found
 
 
