@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import itertools
 import os
+import signal
 import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from fastq.testing import Broker, Cluster
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+
+# A shell has what a script begins in the background ignore interrupts, and the processes that tests begin would too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _numbers = itertools.count(1)
 SEVERAL_NODES = {"shared_broker", "quick_broker", "one_coordinator", "fastq_servers", "servers"}

@@ -185,11 +185,14 @@ def test_log_dirs_move_and_the_list_that_shows_its_copy(cluster: Cluster, admin:
     admin.set_configs(ALL_BROKERS, {RATE: "1"})
     told = fastq("log-dirs", "move", "by-hand:0", "--to", path)
     assert told == f"begun 1 move to {path}: by-hand-0 of node 2; fastq log-dirs shows the copies\n"
+    again = fastq("log-dirs", "move", "by-hand:0", "--to", path)
+    assert again == "begun nothing\non the way there before: by-hand-0 of node 2\n"
     rows = json.loads(fastq("log-dirs", "--topic", "by-hand", "--json"))
     (copy,) = [row for row in rows if row["state"] == "copy"]
     assert (copy["broker"], copy["directory"], copy["partition"]) == (2, path, "by-hand-0") and copy["lag"] > 0
     admin.set_configs(ALL_BROKERS, {RATE: None})
     until(lambda: places(admin, "by-hand")[2] == {path: False})
+    assert fastq("log-dirs", "move", "by-hand:0", "--to", path) == "begun nothing\nthere already: by-hand-0 of node 2\n"
     assert "no log directory /nowhere is there" in fastq("log-dirs", "move", "by-hand", "--to", "/nowhere", code=1)
     elsewhere = str(cluster.node(1).data_dir)
     told = fastq("log-dirs", "move", "by-hand", "--to", elsewhere, code=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, described, opened_admin
@@ -29,7 +30,7 @@ from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq import Admin, TopicPartition
-    from fastq.admin import TopicPartitionReplica
+    from fastq.admin import LogDirDescription, TopicPartitionReplica
 
 LIST_S = 15.0
 """How long a broker is waited for that walks its directories."""
@@ -121,25 +122,40 @@ def _row(
 
 
 def run_move(options: argparse.Namespace) -> int:
+    from fastq.admin import TopicPartitionReplica
+
     if options.topic or options.broker:
         raise UsageError("--topic and --broker before move are about the list: name partitions and --broker after it")
     if not os.path.isabs(options.to):
         raise UsageError(f"--to takes an absolute path, not {options.to!r}")
     with opened_admin(options) as admin:
-        wanted = _replicas(admin, partitions_of(admin, options.partitions), options.to, options.node)
+        directories = admin.describe_log_dirs(None if options.node is None else [options.node]).results()
+        wanted = _replicas(admin, partitions_of(admin, options.partitions), options.to, directories)
+        there = {
+            TopicPartitionReplica(*one.topic_partition, broker): one.is_future
+            for broker, found in directories.items()
+            for directory in found
+            if directory.path == options.to
+            for one in directory.replicas
+        }
         outcomes = admin.alter_replica_log_dirs(dict.fromkeys(wanted, options.to), timeout=MOVE_TIMEOUT_S)
     failed = {
         replica: error for replica, error in outcomes.errors.items() if not isinstance(error, ReplicaNotAvailable)
     }
-    begun = [replica for replica in wanted if replica not in failed]
+    taken = [replica for replica in wanted if replica not in failed]
+    begun = [_text(replica) for replica in taken if replica not in there]
+    moving = [_text(replica) for replica in taken if there.get(replica)]
+    stay = [_text(replica) for replica in taken if there.get(replica) is False]
     if options.json:
-        print_json(
-            {"begun": list(map(_text, begun)), "failed": {_text(each): str(failed[each]) for each in failed}},
-            options.json,
-        )
+        refused = {_text(each): str(failed[each]) for each in failed}
+        print_json({"begun": begun, "moving": moving, "there": stay, "failed": refused}, options.json)
     else:
-        told = f"{counted(len(begun), 'move')} to {options.to}: {', '.join(map(_text, begun))}" if begun else "nothing"
+        told = f"{counted(len(begun), 'move')} to {options.to}: {', '.join(begun)}" if begun else "nothing"
         print(f"begun {told}" + ("; fastq log-dirs shows the copies" if begun else ""))
+        if moving:
+            print(f"on the way there before: {', '.join(moving)}")
+        if stay:
+            print(f"there already: {', '.join(stay)}")
     for replica, error in failed.items():
         complain(str(error.with_context(hint=f"the log of node {replica.broker_id} says why {_text(replica)} stays")))
     return 1 if failed else 0
@@ -150,12 +166,14 @@ def _text(replica: TopicPartitionReplica) -> str:
 
 
 def _replicas(
-    admin: Admin, partitions: list[TopicPartition], path: str, node: int | None
+    admin: Admin,
+    partitions: list[TopicPartition],
+    path: str,
+    directories: Mapping[int, Sequence[LogDirDescription]],
 ) -> list[TopicPartitionReplica]:
     """Which replicas are meant; ValueError for a partition that has none of them."""
     from fastq.admin import TopicPartitionReplica
 
-    directories = admin.describe_log_dirs(None if node is None else [node]).results()
     having = {broker for broker, found in directories.items() if path in {one.path for one in found}}
     if not having:
         there = "; ".join(
