@@ -14,9 +14,10 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, is_typeddict
+from typing import Any
 
 from reference_words import doc, is_own, table
+from typing_extensions import is_typeddict  # that of Python 3.10 does not know those that generic ones inherit from
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 100
