@@ -126,7 +126,7 @@ simulate: $(VENV)/.built $(VENV)/.test ## whole clusters in one process, on virt
 	@cd tests && ../$(PY) -m simulation --seeds $(SEEDS) --seed $(SEED) --keep ../build/simulation \
 	  $(if $(RESULTS),--results $(abspath $(RESULTS)))
 
-interop-kafka: $(VENV)/.built $(VENV)/.test java ## Apache Kafka (through Maven): its broker for our client, its tools for our broker
+interop-kafka: $(VENV)/.built $(VENV)/.test java kcat chromium ## Apache Kafka (through Maven): its broker for our client, its tools for our broker
 	@$(PYTEST) tests/interop -n 2 --dist loadfile -m "kafka and not soak" --timeout 600 -o faulthandler_timeout=700
 
 INTEROP_CLUSTER ?= kafka_brokers brokers_under_kafka kafka_controller kafka_quorum kafka_follower mixed_transactions rolling_replacement
