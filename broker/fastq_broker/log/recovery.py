@@ -139,6 +139,8 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
             log.recovery_point,
         )
         end = None
+    if end is not None and log.recovery_point < end and not _find_gaps(log, segments, report):
+        end = None
     if end is None or damaged or epochs_lost or indexless:
         report.foresee(sum(segment.size for segment in segments))
     for segment in damaged:
@@ -146,8 +148,6 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
     if end is not None:
         for segment in indexless:
             _rebuild_missing(log, segment, report)
-        if log.recovery_point < end:
-            _find_gaps(log, segments, report)
         load_producers(log, producers, segments, snapshots, end, report)
     else:
         point = log.recovery_point
@@ -386,13 +386,17 @@ def _note_gap(log: PartitionLog, segment: Segment, end: int, following: int, rep
         )
 
 
-def _find_gaps(log: PartitionLog, segments: list[Segment], report: RecoveryReport) -> None:
-    """Look for what is missing above the recovery point of a log that was closed cleanly: it lies below the log's end for nothing else."""
+def _find_gaps(log: PartitionLog, segments: list[Segment], report: RecoveryReport) -> bool:
+    """Look for what is missing above the recovery point of a log that was closed cleanly: it lies below the log's end for nothing else.
+    Whether that could be seen; else nothing is noted, and the log is to be recovered from there."""
     first = max((n for n, segment in enumerate(segments) if segment.base_offset <= log.recovery_point), default=0)
-    for segment, following in pairwise(segments[first:]):
-        end = find_end(log.files, segment, report)
-        if end is not None:
-            _note_gap(log, segment, end, following.base_offset, report)
+    ends = [find_end(log.files, segment, report) for segment in segments[first:-1]]
+    if None in ends:
+        return False
+    for segment, end, following in zip(segments[first:], ends, segments[first + 1 :], strict=False):
+        assert end is not None
+        _note_gap(log, segment, end, following.base_offset, report)
+    return True
 
 
 def _trusted_position(files: Files, segment: Segment, point: int) -> tuple[int, int]:

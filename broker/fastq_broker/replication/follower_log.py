@@ -76,7 +76,8 @@ def go_back_to_gap(log: FollowerLog, partition: object, leader: object, *, in_sy
     what = "%s: records are missing from offset %d on in the middle of the log, as a loss of power has left it: "
     if in_sync:
         logger.warning(
-            what + "it stays as it is, as the replica is in sync, or eligible: they come from %s once it is not",
+            what
+            + "it stays as it is, as the replica is in sync, or eligible: they come from %s when it follows anew and is neither",
             partition,
             gap,
             leader,

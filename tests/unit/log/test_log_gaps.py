@@ -69,6 +69,22 @@ def test_all_that_is_missing_is_known_until_it_is_there_again(tmp_path: Path, ca
     assert (log.gap_offset, log.log_start_offset, log.log_end_offset) == (None, 200, 320) and not caplog.records
 
 
+def test_what_is_missing_is_known_where_its_segments_index_is_damaged(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 250)
+    crash(manager)
+    with open(tmp_path / "t-0" / f"{100:020d}.log", "r+b") as file:
+        file.truncate(40 * SIZE)
+    manager = open_manager(tmp_path, CONFIG)
+    log = manager.get("t", 0)
+    assert log is not None and log.gap_offset == 140
+    assert manager.close()
+    index = tmp_path / "t-0" / f"{100:020d}.index"
+    index.write_bytes(b"\0\0\0\5\x7f\xff\xff\0" * (index.stat().st_size // 8))
+    log = reopen(tmp_path)
+    assert (log.gap_offset, log.log_end_offset, log.checkpointed_recovery_point) == (140, 250, 140)
+
+
 def test_only_what_is_missing_in_what_is_left_of_the_log_is_told(tmp_path: Path) -> None:
     manager = open_manager(tmp_path, CONFIG)
     log = fill(manager, 0, 250)
