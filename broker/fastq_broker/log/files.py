@@ -342,6 +342,11 @@ class FdBudget:
                     break
         return closed > 0
 
+    def close(self) -> None:
+        """Close all files: who holds one has nothing more to do with it. What is still being read of one keeps its descriptor."""
+        while self._ring:
+            self._ring.popleft().release()
+
 
 def default_fd_budget() -> int:
     """Half of the descriptors that the process may open, at most 50,000: the other half is for connections."""

@@ -334,6 +334,7 @@ class LogManager(LogIdentity):
                 log_dir.refuse("closing the log directory", error.filename or log_dir.path, error)
         self.flusher.close()
         self._ended = True
+        self.budget.close()
         self.release_locks()
         return marked == len(self.dirs)
 
@@ -344,6 +345,7 @@ class LogManager(LogIdentity):
             self._ended = True
             self._end_maker()
             self.flusher.close()
+            self.budget.close()
         self.release_locks()
 
     def _end_maker(self) -> None:

@@ -79,7 +79,8 @@ def flush_rolled(log: PartitionLog) -> None:
 
 
 def crash(manager: LogManager) -> None:
-    """End a manager as `kill -9` does: what was written stays, nothing else is done."""
+    """End a manager as `kill -9` does: what was written stays, its descriptors are closed, nothing else is done."""
+    manager.budget.close()
     manager.release_locks()
 
 

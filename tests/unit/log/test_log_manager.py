@@ -47,6 +47,30 @@ def test_many_partitions_start_without_being_opened(tmp_path: Path) -> None:
     assert "t 7 1\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
 
 
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/fd"), reason="the system does not tell which files a process has open"
+)
+@pytest.mark.parametrize("end", ["close", "abandon"])
+def test_one_that_has_ended_holds_no_files(tmp_path: Path, end: str) -> None:
+    manager = open_manager(tmp_path, LogConfig(segment_bytes=200, index_interval_bytes=1))
+    log = manager.create("t", 0, TOPIC_ID)
+    for number in range(9):
+        log.append(one_batch([b"%d" % number * 50]), leader_epoch=0, now_ms=START_MS)
+        assert log.timestamp_query(0).run() is not None
+
+    def held() -> list[str]:
+        links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+        return [
+            target
+            for link in links
+            if os.path.lexists(link) and (target := os.readlink(link)).startswith(str(tmp_path))
+        ]
+
+    assert len(held()) > 9
+    getattr(manager, end)()
+    assert not held()
+
+
 def test_after_a_loss_of_power_no_start_is_clean(tmp_path: Path) -> None:
     """A marker that came back would have what was never synced taken for whole."""
     root = tmp_path / "data"
