@@ -16,7 +16,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -260,9 +260,7 @@ class ClientsAtWork:
                     self.met("copy_ours", error)
 
     def copy_librdkafka(self) -> None:
-        named = {"transactional.id": "copier-librdkafka", "transaction.timeout.ms": TRANSACTION_MS}
-        producer = ck.Producer({"bootstrap.servers": self.servers, **named})
-        _patiently(producer.init_transactions)
+        producer = self._librdkafka_copier()
         consumer = self.librdkafka_consumer("copier-librdkafka", **{"enable.auto.commit": False})
         rebalanced = False
 
@@ -282,6 +280,10 @@ class ClientsAtWork:
                     continue
                 try:
                     self._copy(producer, consumer, messages)
+                except TimeoutError as error:
+                    self.met("copy_librdkafka begins anew", error)
+                    producer = self._librdkafka_copier()
+                    self._go_back(consumer)
                 except ck.KafkaException as error:
                     self.met("copy_librdkafka", error)
                     if error.args[0].fatal():
@@ -290,6 +292,13 @@ class ClientsAtWork:
                     self._go_back(consumer)
         finally:
             consumer.close()
+
+    def _librdkafka_copier(self) -> ck.Producer:
+        """One that ends what another of its name has left."""
+        named = {"transactional.id": "copier-librdkafka", "transaction.timeout.ms": TRANSACTION_MS}
+        producer = ck.Producer({"bootstrap.servers": self.servers, **named})
+        _patiently(producer.init_transactions)
+        return producer
 
     def _copy(self, producer: ck.Producer, consumer: ck.Consumer, messages: list[ck.Message]) -> None:
         producer.begin_transaction()
@@ -300,7 +309,8 @@ class ClientsAtWork:
             ends[partition] = (message.offset() or 0) + 1
         offsets = [ck.TopicPartition(LOG, partition, end) for partition, end in ends.items()]
         member = consumer.consumer_group_metadata()
-        _patiently(lambda timeout: producer.send_offsets_to_transaction(offsets, member, timeout))
+        # It may wait for ever for a coordinator that was away when it was asked for (librdkafka's issue 5511).
+        _patiently(lambda timeout: producer.send_offsets_to_transaction(offsets, member, timeout), tries=2)
         _patiently(producer.commit_transaction)
 
     def _go_back(self, consumer: ck.Consumer) -> None:
@@ -402,15 +412,18 @@ class ClientsAtWork:
         return found
 
 
-def _patiently(call: Callable[[float], object]) -> None:
-    """Ask again while it is said that this helps."""
-    while True:
+def _patiently(call: Callable[[float], object], tries: int | None = None) -> None:
+    """Ask again while it is said that this helps. Raises TimeoutError when so many tries have not."""
+    last: ck.KafkaException | None = None
+    for _ in count() if tries is None else range(tries):
         try:
             call(30)
             return
         except ck.KafkaException as error:
             if not error.args[0].retriable():
                 raise
+            last = error
+    raise TimeoutError(f"not done after {tries} tries") from last
 
 
 def _by_partition(rows: list[tuple[int, int, int]]) -> dict[int, list[int]]:
