@@ -181,6 +181,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         self._life = CLOSED
         if self._writer is not None:
             self._writer.close()
+            self._writer = None  # they hold each other
         self._cancel_pending()
         self._frame = self._frame_view = None
         self._backlog = bytearray()

@@ -127,6 +127,7 @@ class Purgatory:
         self._count -= 1
         if fetch.timer is not None:
             fetch.timer.cancel()
+            fetch.timer = None
         for key in fetch.keys:
             watchers = self._watchers[key]
             watchers.pop(fetch, None)
