@@ -36,6 +36,8 @@ BLOCK_BYTES = 512
 """Of `st_blocks`, whatever the file system's are."""
 SLACK_BYTES = 1 << 18
 """What a file may take beyond its size for its last block and the file system's own notes about it."""
+PIECE_BYTES = 128 << 10
+"""Of `write_pieces`."""
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """There is no room on the file system, or no more of it for this user."""
@@ -163,6 +165,12 @@ class Files:
             if count <= 0:
                 raise OSError(errno.EIO, "the operating system accepted no bytes")
             written += count
+
+    def write_pieces(self, fd: int, data: memoryview, position: int) -> None:
+        """`write_all` that others on the machine feel less: the kernel copies a write as one piece of work, in which nobody else gets that
+        core, and where it takes fresh memory a megabyte is 5 to 9 ms. A tenth of a copy's time dearer."""
+        for begin in range(0, len(data), PIECE_BYTES):
+            self.write_all(fd, data[begin : begin + PIECE_BYTES], position + begin)
 
     def read_file(self, path: str) -> bytes:
         """The whole of a small file."""

@@ -182,11 +182,12 @@ class LogAppends(LogSegments):
         """The error of an append that could not read when its segment begins."""
         return self.dir.refuse("reading a segment's first batch", error.filename or segment.log.path, error)
 
-    def append_as_follower(self, batches: bytes | bytearray | memoryview, *, now_ms: int) -> int:
+    def append_as_follower(self, batches: bytes | bytearray | memoryview, *, now_ms: int, gently: bool = False) -> int:
         """Append batches that carry their offsets and epochs already, byte for byte; answers the new log end offset.
 
-        All are checked before the first is written, and those that go to one segment are one write. Raises CorruptMessage for a bad
-        size, magic or checksum, InvalidRecord for offsets that do not follow the log's end or each other, KafkaStorageError.
+        All are checked before the first is written, and those that go to one segment are one write; `gently`, pieces of one. Raises
+        CorruptMessage for a bad size, magic or checksum, InvalidRecord for offsets that do not follow the log's end or each other,
+        KafkaStorageError.
         """
         if not self.loaded:
             self.load()
@@ -204,7 +205,8 @@ class LogAppends(LogSegments):
                     break
                 size += header.size_bytes
                 count += 1
-            self._append_replicated(active, view[position : position + size], headers[done : done + count], now_ms)
+            run = view[position : position + size]
+            self._append_replicated(active, run, headers[done : done + count], now_ms, gently)
             position += size
             done += count
         return self.log_end_offset
@@ -245,14 +247,16 @@ class LogAppends(LogSegments):
             raise self._not_read(active, error) from error
         return active
 
-    def _append_replicated(self, active: Segment, data: memoryview, headers: list[BatchHeader], now_ms: int) -> None:
+    def _append_replicated(
+        self, active: Segment, data: memoryview, headers: list[BatchHeader], now_ms: int, gently: bool
+    ) -> None:
         """Append batches to the active segment, which has room for them. Their leader epochs count once they are written: one that had none
         of its epoch's records would have this log pass for more up to date than it is (a vote goes by its last epoch)."""
         start, end = active.log.size, self.log_end_offset
         try:
             if len(data) >= RESERVE_FROM_BYTES:
                 self._reserve(active, start + len(data))
-            active.append_run(data, headers)
+            active.append_run(data, headers, gently=gently)
             self._note_replicated(active, start, data, headers, now_ms)
             self._advance_end(headers[-1].next_offset)
         except OSError as error:

@@ -277,11 +277,12 @@ class Segment:
         self.note_batch(position, size, last_offset, max_timestamp)
         return position
 
-    def append_run(self, data: memoryview, headers: Sequence[BatchHeader]) -> None:
-        """Write whole batches that follow each other at the end, as one. Raises OSError, as `append` does. See `index_room`."""
+    def append_run(self, data: memoryview, headers: Sequence[BatchHeader], *, gently: bool = False) -> None:
+        """Write whole batches that follow each other at the end, as one, or `gently`. Raises OSError as `append` does. See `index_room`."""
         log = self.log
         position = log.size
-        self._files.write_all(log.handle().fd, data, position)
+        write = self._files.write_pieces if gently else self._files.write_all
+        write(log.handle().fd, data, position)
         log.size = position + len(data)
         for header in headers:
             size = header.size_bytes

@@ -458,7 +458,7 @@ class ReplicaFetcher:
         records = self._usable(part, position.leader_epoch)
         if len(records):
             self._make_room(log, records, part.log_start_offset)
-            log.append_as_follower(records, now_ms=self._now_ms())
+            log.append_as_follower(records, now_ms=self._now_ms(), gently=state.lag != 0)
             self._quota.record(state.partition.key, len(records))
         if part.high_watermark >= 0:
             high_watermark = max(log.log_start_offset, min(part.high_watermark, log.log_end_offset))

@@ -46,8 +46,8 @@ class FollowerLog(Protocol):
         """(epoch, offset): the largest epoch up to this one, and where it ends. For an epoch below all that are known, that epoch and where
         the first known one begins; (-1, -1) above the latest."""
 
-    def append_as_follower(self, batches: memoryview, *, now_ms: int) -> int:
-        """Append a leader's batches as they came; answers the log's new end.
+    def append_as_follower(self, batches: memoryview, *, now_ms: int, gently: bool = False) -> int:
+        """Append a leader's batches as they came; answers the log's new end. `gently`: what others do on this machine is more urgent.
 
         Raises CorruptMessage and InvalidRecord (offsets that do not follow), both before anything is written.
         """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 from fastq_broker.log import AppendResult, LogConfig, PartitionLog
-from faulty_files import FaultyFiles
+from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, StandingClock, crash, one_batch, open_manager, records_of
 
 from fastq._native.records import build_batch, decode_records, read_header, verify_crc
@@ -16,6 +17,7 @@ from fastq.errors import (
     InvalidRecord,
     InvalidTimestamp,
     KafkaError,
+    KafkaStorageError,
     MessageTooLarge,
     OutOfOrderSequenceNumber,
     RecordListTooLarge,
@@ -285,6 +287,34 @@ class TestFollower:
         fetched(1100)
         manager.flusher.wait()
         assert len(files.begun) == 2, "what is written again after a truncation is the kernel's to write back"
+
+    def test_is_written_in_pieces_where_others_go_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fastq_broker.log.files.PIECE_BYTES", 1000)
+        leader, files = new_log(tmp_path / "leader"), FaultyFiles()
+        for number in range(5):
+            send(leader, one_batch([b"%d" % number * 800]))
+        raw = leader.read(0, 1 << 20).read()
+        writes = {}
+        for gently in (False, True):
+            follower = open_manager(tmp_path / str(gently), files=files).create("t", 0, bytes(16))
+            before = files.calls["write"]
+            assert follower.append_as_follower(raw, now_ms=START_MS, gently=gently) == 5
+            writes[gently] = files.calls["write"] - before
+            assert follower.read(0, 1 << 20).read() == raw
+        assert writes[True] - writes[False] == -(-len(raw) // 1000) - 1
+
+    def test_pieces_of_which_one_fails_are_taken_back(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fastq_broker.log.files.PIECE_BYTES", 1000)
+        leader, files = new_log(tmp_path / "leader"), FaultyFiles()
+        send(leader, one_batch([b"v" * 5000]))
+        raw = leader.read(0, 1 << 20).read()
+        follower = open_manager(tmp_path / "follower", files=files).create("t", 0, bytes(16))
+        files.plan(Fault("write", errno.ENOSPC, ".log", passes=3, partial=10, repeat=False))
+        with pytest.raises(KafkaStorageError):
+            follower.append_as_follower(raw, now_ms=START_MS, gently=True)
+        assert (follower.log_end_offset, Path(follower.segments[0].log.path).stat().st_size) == (0, 0)
+        assert follower.append_as_follower(raw, now_ms=START_MS, gently=True) == 1
+        assert follower.read(0, 1 << 20).read() == raw
 
     def test_refuses_what_does_not_follow(self, tmp_path: Path) -> None:
         log = new_log(tmp_path)

@@ -57,6 +57,7 @@ class MemoryLog:
         self.waiters: list[tuple[int, Callable[[KafkaError | None], None]]] = []
         self.on_cut: Callable[[list[Batch]], None] = lambda gone: None
         self.writes = 0
+        self.gently: list[bool] = []
 
     @property
     def durable_end(self) -> int:
@@ -77,7 +78,8 @@ class MemoryLog:
         if epoch > self.leader_epoch:
             self.epochs = [entry for entry in self.epochs if entry[1] < start] + [(epoch, start)]
 
-    def append_as_follower(self, batches: memoryview, *, now_ms: int) -> int:
+    def append_as_follower(self, batches: memoryview, *, now_ms: int, gently: bool = False) -> int:
+        self.gently.append(gently)
         taken, end = [], self.log_end_offset
         for position, header in iter_headers(batches, strict=True):
             if header.base_offset < end:

@@ -523,6 +523,16 @@ class TestQuota:
         assert mine.log_end_offset == 1
 
 
+def test_only_what_is_behind_is_written_gently() -> None:
+    leader_log, mine = log_of(0, 0), MemoryLog()
+    follower = pair(leader_log, mine, 0)
+    follower.steps(2)
+    leader_log.append(0, b"more")
+    follower.step()
+    assert mine.data == leader_log.data
+    assert mine.gently == [True, False], "all that was there when it came, then one record as it was written"
+
+
 def test_a_partition_with_records_goes_behind_the_others() -> None:
     """So that under the size limit of an answer none starves, with a leader that keeps no session."""
     follower = Follower()
@@ -563,11 +573,11 @@ class ShortLog(MemoryLog):
             raise self.lacks()
         return super().leader_epoch
 
-    def append_as_follower(self, batches: memoryview, *, now_ms: int) -> int:
+    def append_as_follower(self, batches: memoryview, *, now_ms: int, gently: bool = False) -> int:
         if self.appends:
             self.appends -= 1
             raise self.lacks()
-        return super().append_as_follower(batches, now_ms=now_ms)
+        return super().append_as_follower(batches, now_ms=now_ms, gently=gently)
 
 
 def test_a_shortage_of_descriptors_ends_with_the_shortage(caplog: pytest.LogCaptureFixture) -> None:
