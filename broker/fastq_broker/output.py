@@ -17,6 +17,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+from fastq._native.flusher import is_resident
+
 from .surroundings import start_threads
 
 if TYPE_CHECKING:
@@ -136,10 +138,13 @@ def _read_through(piece: FileSlice, position: int, size: int) -> None:
 
 
 def is_cached(descriptor: int, position: int, size: int) -> bool:
-    """Whether a file range is in the page cache, judged by its ends and a page in every PROBE_STEP_BYTES.
+    """Whether a file range is in the page cache, and has been read: that is judged by its ends and a page in every PROBE_STEP_BYTES.
 
-    True where the system cannot tell (no RWF_NOWAIT): then a cold range is simply read.
+    True where the system cannot tell (no RWF_NOWAIT): then a cold range is simply read. Where it can tell of what is not there at all, no
+    page is probed: that would have the kernel begin to read it, for which the loop waited up to 26 ms while memory was short.
     """
+    if is_resident(descriptor, position, size) is False and position + size <= os.fstat(descriptor).st_size:
+        return False  # of a file that was cut since, no reading brings the rest: sending says so
     if not _RWF_NOWAIT:
         return True
     one = (bytearray(1),)

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from fastq._native.flusher import reserve_range, sync_filesystem, write_range
+from fastq._native.flusher import is_resident, reserve_range, sync_filesystem, write_range
 from fastq.errors import KafkaError, KafkaStorageError, ReplicaNotAvailable
 
 READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -242,7 +242,9 @@ class Files:
             self.unlink(path)
 
     def is_cached(self, fd: int, position: int, size: int) -> bool | None:
-        """Whether the page at `position` and the last one of the range are in memory; None when the platform cannot tell."""
+        """Whether the first and the last page of a range are in memory, where the platform tells also all between; None when it cannot."""
+        if is_resident(fd, position, size) is False:
+            return False
         if not _RWF_NOWAIT:
             return None
         probe = bytearray(1)
@@ -257,6 +259,8 @@ class Files:
 
     def read_if_cached(self, fd: int, size: int, position: int) -> bytes | None:
         """Up to `size` bytes at `position` without waiting for a disk; None when that is not possible."""
+        if is_resident(fd, position, size) is False:
+            return None
         if not _RWF_NOWAIT:
             return self.pread(fd, size, position)
         buffer = bytearray(size)

@@ -32,6 +32,7 @@ cdef extern from "flusher.h" nogil:
     int flush_filesystem(int fd) noexcept
     int flush_range(int fd, int64_t position, int64_t size, int wait) noexcept
     int flush_reserve(int fd, int64_t position, int64_t size) noexcept
+    int flush_resident(int fd, int64_t position, int64_t size) noexcept
     flush_pool* pool_open(int threads) noexcept
     void pool_submit(flush_pool* pool, flush_job* job) noexcept
     flush_job* pool_take(flush_pool* pool) noexcept
@@ -89,6 +90,19 @@ def reserve_range(int fd, int64_t position, int64_t size):
     if code > 0:
         raise OSError(code, os.strerror(code))
     return code == 0
+
+
+def is_resident(int fd, int64_t position, int64_t size):
+    """Whether all pages of a range of a file are in the page cache; None where the system cannot tell (Linux before 6.5, others) or does not
+    tell this user (who may not write to the file), and for an empty range.
+
+    It has the kernel read nothing. A read with RWF_NOWAIT does: of what is not there it begins a read-ahead, and waits for memory, and
+    for a place in the disk's queue, before it says so. A page that is being read counts as there.
+    """
+    cdef int code
+    with nogil:
+        code = flush_resident(fd, position, size)
+    return None if code < 0 else code != 0
 
 
 cdef int closed() except -1:

@@ -7,11 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+from fastq_broker import output
 from fastq_broker.log import LogConfig, PartitionLog
+from fastq_broker.log.files import Files
 from fastq_broker.log.retention import apply_retention
 from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, StandingClock, one_batch, open_manager, records_of
 
+from fastq._native.flusher import is_resident
 from fastq.errors import CorruptMessage, OffsetOutOfRange
 
 SIZE = len(one_batch([b"v00"]))
@@ -85,6 +88,51 @@ def test_probing_the_page_cache(tmp_path: Path) -> None:
     got = log.read(0, 1 << 20)
     assert got.is_cached()  # it has just been written
     assert log.read(10, 100).is_cached()
+
+
+def evicted(path: Path, size: int) -> int:
+    """A descriptor of a new file, nothing of which is in memory where the file system can forget (a tmpfs cannot)."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.pwrite(descriptor, os.urandom(size), 0)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    return descriptor
+
+
+def test_whether_a_range_is_in_the_page_cache(tmp_path: Path) -> None:
+    size = 1 << 20
+    descriptor = evicted(tmp_path / "f", size)
+    if is_resident(descriptor, 0, size) is None:
+        pytest.skip("this system does not tell: Linux 6.5 does, where no filter of a container keeps it from that")
+    os.pread(descriptor, size, 0)
+    assert (
+        is_resident(descriptor, 0, size) and is_resident(descriptor, 4095, 2) and is_resident(descriptor, size - 1, 1)
+    )
+    assert is_resident(descriptor, 0, size + 1) is False, "there is no such page"
+    assert [is_resident(descriptor, *range_) for range_ in ((0, 0), (-1, 5), (0, -1))] == [None] * 3
+    os.close(descriptor)
+    assert is_resident(descriptor, 0, 1) is None
+
+
+def test_what_is_not_in_memory_is_not_even_begun_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that does not wait has the kernel begin one of the disk, which waits for memory."""
+
+    def not_read(*_: object) -> int:
+        raise AssertionError("it was read")
+
+    with monkeypatch.context() as patched:
+        for module in ("fastq_broker.log.files", "fastq_broker.output"):
+            patched.setattr(f"{module}.is_resident", lambda descriptor, position, size: False)
+        patched.setattr(os, "preadv", not_read)
+        assert Files().is_cached(0, 0, 5000) is False
+        assert Files().read_if_cached(0, 5000, 0) is None
+        descriptor = evicted(tmp_path / "f", 5000)
+        assert output.is_cached(descriptor, 0, 5000) is False
+        os.close(descriptor)
+    log = filled(tmp_path, 10)
+    monkeypatch.setattr("fastq_broker.log.files.is_resident", lambda descriptor, position, size: None)
+    assert Files().read_if_cached(log.segments[0].log.handle().fd, SIZE, 0) is not None, "a system that does not tell"
+    assert log.read(0, 1 << 20).is_cached()
 
 
 def test_few_descriptors_serve_many_segments(tmp_path: Path) -> None:
