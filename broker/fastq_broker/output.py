@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from fastq._native.flusher import is_resident
 
+from .log.files import keep_from_reading_ahead, read_ahead
 from .surroundings import start_threads
 
 if TYPE_CHECKING:
@@ -127,12 +128,14 @@ def _read_through(piece: FileSlice, position: int, size: int) -> None:
     """Touch a file range; an I/O error shows up again, with its cause, when the range is sent."""
     scratch = bytearray(min(size, 1 << 20))
     end = position + size
+    keep_from_reading_ahead(piece.fd)
     try:
         while position < end:
             got = os.preadv(piece.fd, [memoryview(scratch)[: end - position]], position)
             if got <= 0:
                 return
             position += got
+        read_ahead(piece.fd, end)
     except OSError:
         return
 

@@ -38,6 +38,8 @@ SLACK_BYTES = 1 << 18
 """What a file may take beyond its size for its last block and the file system's own notes about it."""
 PIECE_BYTES = 128 << 10
 """Of `write_pieces`."""
+AHEAD_BYTES = 4 << 20
+"""Of `read_ahead`."""
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """There is no room on the file system, or no more of it for this user."""
@@ -73,6 +75,22 @@ class Space(NamedTuple):
 
     free_bytes: int
     size_bytes: int
+
+
+def keep_from_reading_ahead(fd: int) -> None:
+    """Have reads of this descriptor begin no read-ahead from now on. Where cold data is sent, the kernel begins one near the end of the
+    last, whoever comes by, and the loop waits for memory and for the disk's queue in it. Who reads for the loop begins the next one:
+    `read_ahead`."""
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+
+def read_ahead(fd: int, position: int) -> None:
+    """Have the kernel begin to read what comes from `position` on. It may wait for memory: not for the event loop."""
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, position, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
 
 
 class Files:

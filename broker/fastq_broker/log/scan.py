@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .files import FileHandle, Files
+from .files import FileHandle, Files, keep_from_reading_ahead, read_ahead
 
 if TYPE_CHECKING:
     from .segment import Segment
@@ -194,8 +194,10 @@ class LogSlice:
         if self._find is not None:
             self.position, self.size = self._find.bounds_at_last()
             self._find = None
+        keep_from_reading_ahead(file.fd)
         for at in range(self.position, self.position + self.size, _WARM_CHUNK_BYTES):
             self._files.pread(file.fd, min(_WARM_CHUNK_BYTES, self.position + self.size - at), at)
+        read_ahead(file.fd, self.position + self.size)
 
     def read(self) -> bytes:
         """The bytes; waits for the disk. Raises CorruptSegment when the file ends early, OSError."""

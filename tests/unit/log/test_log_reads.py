@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastq_broker import output
 from fastq_broker.log import LogConfig, PartitionLog
-from fastq_broker.log.files import Files
+from fastq_broker.log.files import AHEAD_BYTES, Files
 from fastq_broker.log.retention import apply_retention
 from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, StandingClock, one_batch, open_manager, records_of
@@ -133,6 +133,45 @@ def test_what_is_not_in_memory_is_not_even_begun_to_be_read(tmp_path: Path, monk
     monkeypatch.setattr("fastq_broker.log.files.is_resident", lambda descriptor, position, size: None)
     assert Files().read_if_cached(log.segments[0].log.handle().fd, SIZE, 0) is not None, "a system that does not tell"
     assert log.read(0, 1 << 20).is_cached()
+
+
+def test_threads_read_ahead_of_what_is_cold_and_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advice: list[tuple[int, int, int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *given: advice.append(given))
+    files = FaultyFiles()
+    log = filled(tmp_path, 90, files=files)
+    log.read(7, 5 * SIZE)
+    assert not advice
+    files.plan(Fault("read", errno.EAGAIN, ".log", repeat=False))
+    cold = log.read(7, 5 * SIZE)
+    assert cold.cold and not advice
+    cold.warm()
+    expected = [
+        (cold.fd, 0, 0, os.POSIX_FADV_RANDOM),
+        (cold.fd, cold.position + cold.size, AHEAD_BYTES, os.POSIX_FADV_WILLNEED),
+    ]
+    assert advice == expected
+    advice.clear()
+    output._read_through(cold, cold.position, cold.size)
+    assert advice == expected
+
+
+def test_a_system_that_takes_no_advice_reads_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EINVAL, "no advice")
+
+    files = FaultyFiles()
+    log = filled(tmp_path, 90, files=files)
+    for patch in (
+        lambda: monkeypatch.setattr(os, "posix_fadvise", refuse),
+        lambda: monkeypatch.delattr(os, "posix_fadvise"),
+    ):
+        patch()
+        files.plan(Fault("read", errno.EAGAIN, ".log", repeat=False))
+        cold = log.read(7, 5 * SIZE)
+        assert cold.cold
+        cold.warm()
+        assert [record.offset for record in records_of(cold)] == [7, 8, 9, 10, 11]
 
 
 def test_few_descriptors_serve_many_segments(tmp_path: Path) -> None:
