@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -36,12 +37,13 @@ from typing import Any, Protocol
 from latency_runs import STAMP, pace
 from support import ApacheKafka, cpu_seconds, interleave, medians, rss_bytes, save, touch_memory
 
-from broker import BATCH_BYTES, TOUCHED_TIMES, bulk_batches, produce_frame, receive_frame, send_frames
+from broker import BATCH_BYTES, TOUCHED_TIMES, bulk_batches, check_produced, produce_frame, receive_frame, send_frames
 
 # isort: split
 from apache_kafka import free_port
 
 from fastq import Admin, Producer
+from fastq._native.records import build_batch
 from fastq.errors import FastqError
 from fastq.protocol.frames import decode_response, encode_request
 from fastq.protocol.messages import DescribeQuorumRequest
@@ -52,6 +54,7 @@ TOPIC, PARTITIONS = "bulk", 6
 TOPIC_CONFIG = {"min.insync.replicas": "2"}
 BULK_BYTES = 1 << 30
 RATE, PACED_S = 5_000, 10
+REQUESTS_PER_S = 500
 LOOK_S = 0.01
 START_S = 120.0
 EAGER: Mapping[str, Any] = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 20}
@@ -306,7 +309,7 @@ def bulk(cluster: Cluster, total_bytes: int, shape: str = "mix") -> dict[str, fl
         leader: [produce_frame(TOPIC, batch, -1, partition) for batch in batches for partition in partitions]
         for leader, partitions in led.items()
     }
-    places = _addresses(cluster.servers)
+    places = addresses(cluster.servers)
     pids = all_pids(cluster)
     share = total_bytes // BATCH_BYTES // len(by_leader)
     cpu, start = sum(map(cpu_seconds, pids)), time.perf_counter()
@@ -317,7 +320,7 @@ def bulk(cluster: Cluster, total_bytes: int, shape: str = "mix") -> dict[str, fl
     return {"MB_per_s": size / 1e6 / seconds, "cpu_s_per_GB": cpu / (size / 1e9)}
 
 
-def _addresses(servers: str) -> dict[int, tuple[str, int]]:
+def addresses(servers: str) -> dict[int, tuple[str, int]]:
     """Node ids are in the order of the addresses."""
     split = [address.rpartition(":") for address in servers.split(",")]
     return {node: (host, int(port)) for node, (host, _, port) in zip(NODES, split, strict=True)}
@@ -334,6 +337,39 @@ def waits(servers: str, topic: str, seconds: float) -> list[int]:
                 lambda done, stamp=stamp: waited.append(time.monotonic_ns() - stamp)  # type: ignore[misc]
             )
     return list(waited)[RATE // 5 :]
+
+
+def request_waits(address: tuple[str, int], topic: str, seconds: float) -> list[int]:
+    """The same records in REQUESTS_PER_S requests of raw bytes, from when each was due to its acknowledgement by all, in ns: the wait for
+    the leader and its replicas, without what a client needs of a core that others use too."""
+    now_ms = time.time_ns() // 1_000_000
+    per_request = RATE // REQUESTS_PER_S
+    frames = [
+        produce_frame(topic, bytes(build_batch([(now_ms, None, os.urandom(100), ())] * per_request)), -1)
+        for _ in range(100)
+    ]
+    room, gap_ns = bytearray(1 << 16), 1_000_000_000 // REQUESTS_PER_S
+    due_each: deque[int] = deque()
+    waited: list[int] = []
+    with socket.create_connection(address) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def take_until(end_ns: int) -> None:
+            while (left_ns := end_ns - time.monotonic_ns()) > 0 or due_each:
+                if not select.select([sock] if due_each else [], [], [], max(left_ns, 0) / 1e9)[0]:
+                    return
+                check_produced(receive_frame(sock, room))
+                waited.append(time.monotonic_ns() - due_each.popleft())
+
+        start_ns = time.monotonic_ns()
+        for number in range(int(REQUESTS_PER_S * seconds)):
+            due_ns = start_ns + number * gap_ns
+            take_until(due_ns)
+            due_each.append(due_ns)
+            sock.sendall(frames[number % len(frames)])
+        while due_each:
+            take_until(time.monotonic_ns() + 1_000_000_000)
+    return waited[REQUESTS_PER_S // 5 :]
 
 
 def percentile_ms(waited: list[int], share: float) -> float:
@@ -411,7 +447,7 @@ def controller_gap(cluster: Cluster) -> float:
     """From the active controller's end to the first topic that can be made; in seconds."""
     node = patiently(lambda: active_controller(cluster.servers))
     servers = ",".join(
-        f"{host}:{port}" for number, (host, port) in _addresses(cluster.servers).items() if number != node
+        f"{host}:{port}" for number, (host, port) in addresses(cluster.servers).items() if number != node
     )
     with Admin(bootstrap_servers=servers, request_timeout_ms=500, default_api_timeout_ms=500) as admin:
         number = 0
