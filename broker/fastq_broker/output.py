@@ -17,9 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
-from fastq._native.flusher import is_resident
-
-from .log.files import keep_from_reading_ahead, read_ahead
+from .log.files import has_been_read, is_absent, keep_from_reading_ahead, read_ahead
 from .surroundings import start_threads
 
 if TYPE_CHECKING:
@@ -135,6 +133,7 @@ def _read_through(piece: FileSlice, position: int, size: int) -> None:
             if got <= 0:
                 return
             position += got
+        has_been_read(piece.fd, end - 1)
         read_ahead(piece.fd, end)
     except OSError:
         return
@@ -146,7 +145,7 @@ def is_cached(descriptor: int, position: int, size: int) -> bool:
     True where the system cannot tell (no RWF_NOWAIT): then a cold range is simply read. Where it can tell of what is not there at all, no
     page is probed: that would have the kernel begin to read it, for which the loop waited up to 26 ms while memory was short.
     """
-    if is_resident(descriptor, position, size) is False and position + size <= os.fstat(descriptor).st_size:
+    if is_absent(descriptor, position, size) and position + size <= os.fstat(descriptor).st_size:
         return False  # of a file that was cut since, no reading brings the rest: sending says so
     if not _RWF_NOWAIT:
         return True

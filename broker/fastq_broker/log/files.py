@@ -77,6 +77,21 @@ class Space(NamedTuple):
     size_bytes: int
 
 
+_uncached_devices: set[int] = set()
+"""File systems that read past the page cache, as ZFS and those on DAX do: there it says nothing of what a read waits for."""
+
+
+def is_absent(fd: int, position: int, size: int) -> bool:
+    """Whether something of a range of a file is not in memory, as far as the system can tell: False else."""
+    return is_resident(fd, position, size) is False and os.fstat(fd).st_dev not in _uncached_devices
+
+
+def has_been_read(fd: int, position: int) -> None:
+    """See whether the page at `position`, which has just been read, is in memory: else nothing ever is, on this file system."""
+    if is_resident(fd, position, 1) is False and position < os.fstat(fd).st_size:
+        _uncached_devices.add(os.fstat(fd).st_dev)
+
+
 def keep_from_reading_ahead(fd: int) -> None:
     """Have reads of this descriptor begin no read-ahead from now on. Where cold data is sent, the kernel begins one near the end of the
     last, whoever comes by, and the loop waits for memory and for the disk's queue in it. Who reads for the loop begins the next one:
@@ -261,7 +276,7 @@ class Files:
 
     def is_cached(self, fd: int, position: int, size: int) -> bool | None:
         """Whether the first and the last page of a range are in memory, where the platform tells also all between; None when it cannot."""
-        if is_resident(fd, position, size) is False:
+        if is_absent(fd, position, size):
             return False
         if not _RWF_NOWAIT:
             return None
@@ -277,7 +292,7 @@ class Files:
 
     def read_if_cached(self, fd: int, size: int, position: int) -> bytes | None:
         """Up to `size` bytes at `position` without waiting for a disk; None when that is not possible."""
-        if is_resident(fd, position, size) is False:
+        if is_absent(fd, position, size):
             return None
         if not _RWF_NOWAIT:
             return self.pread(fd, size, position)

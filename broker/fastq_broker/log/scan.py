@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .files import FileHandle, Files, keep_from_reading_ahead, read_ahead
+from .files import FileHandle, Files, has_been_read, keep_from_reading_ahead, read_ahead
 
 if TYPE_CHECKING:
     from .segment import Segment
@@ -197,7 +197,10 @@ class LogSlice:
         keep_from_reading_ahead(file.fd)
         for at in range(self.position, self.position + self.size, _WARM_CHUNK_BYTES):
             self._files.pread(file.fd, min(_WARM_CHUNK_BYTES, self.position + self.size - at), at)
-        read_ahead(file.fd, self.position + self.size)
+        end = self.position + self.size
+        if self.size:
+            has_been_read(file.fd, end - 1)
+        read_ahead(file.fd, end)
 
     def read(self) -> bytes:
         """The bytes; waits for the disk. Raises CorruptSegment when the file ends early, OSError."""

@@ -75,6 +75,36 @@ def test_a_slice_that_was_cut_closes_the_connection(tmp_path: Path, kind: str, s
     os.close(descriptor)
 
 
+def test_a_file_system_without_a_page_cache_is_sent_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a thread has read is not in memory then either, as far as the kernel can tell: it is not read again for ever."""
+    monkeypatch.setattr("fastq_broker.log.files._uncached_devices", set())
+    monkeypatch.setattr("fastq_broker.log.files.is_resident", lambda descriptor, position, size: False)
+    sent = os.urandom(LARGE)
+    (tmp_path / "f").write_bytes(sent)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        descriptor = os.open(tmp_path / "f", os.O_RDONLY)
+        read_ahead = ReadAhead(loop)
+        drained = loop.create_future()
+        writer = SocketWriter(
+            loop, ours.fileno(), read_ahead, lambda: drained.set_result(None), drained.set_exception, DescriptorCount(9)
+        )
+        reader, peer = await asyncio.open_connection(sock=theirs)
+        assert not writer.send([Slice(descriptor, 0, LARGE)])
+        assert await asyncio.wait_for(reader.readexactly(LARGE), 30) == sent
+        assert read_ahead.cold_reads == 1
+        writer.close()
+        read_ahead.close()
+        peer.close()
+        ours.close()
+        os.close(descriptor)
+
+    asyncio.run(scenario())
+
+
 def test_a_short_read_of_a_whole_file_is_a_cold_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "segment"
     path.write_bytes(bytes(5000))

@@ -121,18 +121,30 @@ def test_what_is_not_in_memory_is_not_even_begun_to_be_read(tmp_path: Path, monk
         raise AssertionError("it was read")
 
     with monkeypatch.context() as patched:
-        for module in ("fastq_broker.log.files", "fastq_broker.output"):
-            patched.setattr(f"{module}.is_resident", lambda descriptor, position, size: False)
+        patched.setattr("fastq_broker.log.files.is_resident", lambda descriptor, position, size: False)
         patched.setattr(os, "preadv", not_read)
-        assert Files().is_cached(0, 0, 5000) is False
-        assert Files().read_if_cached(0, 5000, 0) is None
         descriptor = evicted(tmp_path / "f", 5000)
+        assert Files().is_cached(descriptor, 0, 5000) is False
+        assert Files().read_if_cached(descriptor, 5000, 0) is None
         assert output.is_cached(descriptor, 0, 5000) is False
         os.close(descriptor)
     log = filled(tmp_path, 10)
     monkeypatch.setattr("fastq_broker.log.files.is_resident", lambda descriptor, position, size: None)
     assert Files().read_if_cached(log.segments[0].log.handle().fd, SIZE, 0) is not None, "a system that does not tell"
     assert log.read(0, 1 << 20).is_cached()
+
+
+def test_a_file_system_without_a_page_cache_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ZFS: nothing of it ever is in memory, as far as the kernel can tell, and what is read again and again is not there either."""
+    log = filled(tmp_path, 90)
+    monkeypatch.setattr("fastq_broker.log.files._uncached_devices", set())
+    monkeypatch.setattr("fastq_broker.log.files.is_resident", lambda descriptor, position, size: False)
+    cold = log.read(7, 5 * SIZE)
+    assert cold.cold
+    cold.warm()
+    assert [record.offset for record in records_of(cold)] == [7, 8, 9, 10, 11]
+    assert cold.is_cached() and output.is_cached(cold.fd, cold.position, cold.size)
+    assert not log.read(7, 5 * SIZE).cold
 
 
 def test_threads_read_ahead_of_what_is_cold_and_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
