@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections import deque
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
-from .log.files import has_been_read, is_absent, keep_from_reading_ahead, read_ahead
+from .log.files import bring_in, is_absent
 from .surroundings import start_threads
 
 if TYPE_CHECKING:
@@ -124,19 +125,8 @@ class ReadAhead:
 
 def _read_through(piece: FileSlice, position: int, size: int) -> None:
     """Touch a file range; an I/O error shows up again, with its cause, when the range is sent."""
-    scratch = bytearray(min(size, 1 << 20))
-    end = position + size
-    keep_from_reading_ahead(piece.fd)
-    try:
-        while position < end:
-            got = os.preadv(piece.fd, [memoryview(scratch)[: end - position]], position)
-            if got <= 0:
-                return
-            position += got
-        has_been_read(piece.fd, end - 1)
-        read_ahead(piece.fd, end)
-    except OSError:
-        return
+    with contextlib.suppress(OSError):
+        bring_in(piece.fd, position, size)
 
 
 def is_cached(descriptor: int, position: int, size: int) -> bool:

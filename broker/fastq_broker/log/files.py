@@ -38,8 +38,9 @@ SLACK_BYTES = 1 << 18
 """What a file may take beyond its size for its last block and the file system's own notes about it."""
 PIECE_BYTES = 128 << 10
 """Of `write_pieces`."""
+BRING_IN_BYTES = 1 << 20
 AHEAD_BYTES = 4 << 20
-"""Of `read_ahead`."""
+"""What `bring_in` reads at a time, and what it has the kernel begin with behind that."""
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """There is no room on the file system, or no more of it for this user."""
@@ -86,26 +87,29 @@ def is_absent(fd: int, position: int, size: int) -> bool:
     return is_resident(fd, position, size) is False and os.fstat(fd).st_dev not in _uncached_devices
 
 
-def has_been_read(fd: int, position: int) -> None:
-    """See whether the page at `position`, which has just been read, is in memory: else nothing ever is, on this file system."""
-    if is_resident(fd, position, 1) is False and position < os.fstat(fd).st_size:
-        _uncached_devices.add(os.fstat(fd).st_dev)
+def bring_in(fd: int, position: int, size: int, pread: Callable[[int, int, int], bytes] = os.pread) -> None:
+    """Read a range of a file into memory, as far as the file goes, and have the kernel begin with what comes behind it. It waits for the
+    disk: not for the event loop. Raises OSError.
 
-
-def keep_from_reading_ahead(fd: int) -> None:
-    """Have reads of this descriptor begin no read-ahead from now on. Where cold data is sent, the kernel begins one near the end of the
-    last, whoever comes by, and the loop waits for memory and for the disk's queue in it. Who reads for the loop begins the next one:
-    `read_ahead`."""
-    if hasattr(os, "posix_fadvise"):
+    From then on reads of this descriptor begin no read-ahead: the kernel begins one near the end of the last, whoever comes by, and the
+    loop waits for memory and for the disk's queue in it. Where what was read is not in memory then, nothing ever is on this file system.
+    """
+    advise = getattr(os, "posix_fadvise", None)
+    if advise is not None:
         with contextlib.suppress(OSError):
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-
-
-def read_ahead(fd: int, position: int) -> None:
-    """Have the kernel begin to read what comes from `position` on. It may wait for memory: not for the event loop."""
-    if hasattr(os, "posix_fadvise"):
+            advise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    end = position + size
+    for at in range(position, end, BRING_IN_BYTES):
+        want = min(BRING_IN_BYTES, end - at)
+        if len(pread(fd, want, at)) < want:
+            return
+    if size > 0 and is_resident(fd, end - 1, 1) is False:
+        found = os.fstat(fd)
+        if end <= found.st_size:  # it was not cut meanwhile
+            _uncached_devices.add(found.st_dev)
+    if advise is not None:
         with contextlib.suppress(OSError):
-            os.posix_fadvise(fd, position, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+            advise(fd, end, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
 
 
 class Files:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .files import FileHandle, Files, has_been_read, keep_from_reading_ahead, read_ahead
+from .files import FileHandle, Files, bring_in
 
 if TYPE_CHECKING:
     from .segment import Segment
@@ -31,7 +31,6 @@ _WINDOW_BYTES: Final = 16 << 10
 _WALK_WINDOWS: Final = 16
 WALK_BYTES_MAX: Final = _WALK_WINDOWS * _WINDOW_BYTES
 """How much of small batches the event loop goes through for one read: 3 ms of it."""
-_WARM_CHUNK_BYTES: Final = 1 << 20
 
 
 class CorruptSegment(Exception):
@@ -194,13 +193,7 @@ class LogSlice:
         if self._find is not None:
             self.position, self.size = self._find.bounds_at_last()
             self._find = None
-        keep_from_reading_ahead(file.fd)
-        for at in range(self.position, self.position + self.size, _WARM_CHUNK_BYTES):
-            self._files.pread(file.fd, min(_WARM_CHUNK_BYTES, self.position + self.size - at), at)
-        end = self.position + self.size
-        if self.size:
-            has_been_read(file.fd, end - 1)
-        read_ahead(file.fd, end)
+        bring_in(file.fd, self.position, self.size, self._files.pread)
 
     def read(self) -> bytes:
         """The bytes; waits for the disk. Raises CorruptSegment when the file ends early, OSError."""
