@@ -435,7 +435,7 @@ class LogMoves:
             self._not_read(move, data)
             return
         if truncations == move.log.truncations and data:
-            failures.attempt(f"moving {move.log.name}", partial(self._append, move, data))
+            failures.attempt(f"moving {move.log.name}", partial(self._append, move, data, gently=True))
         if self._loop is not None and self.moves.get(move.log) is move:
             self._look(move)
             self._go_on()
@@ -445,14 +445,14 @@ class LogMoves:
         if not (isinstance(error, OSError) and is_shortage(error) and not is_full(error)):
             self._give_up(move, f"a piece of it cannot be read: {error}")
 
-    def _append(self, move: LogMove, data: bytes) -> None:
+    def _append(self, move: LogMove, data: bytes, *, gently: bool = False) -> None:
         log, future = move.log, move.future
         try:
             self.rate.record(len(data), self._now())
             first = read_header(data).base_offset
             if first < future.log_end_offset and not future.size_bytes:  # the log starts within a batch
                 future.truncate_fully_and_start_at(first)
-            future.append_as_follower(data, now_ms=self._manager.clock())
+            future.append_as_follower(data, now_ms=self._manager.clock(), gently=gently)
             move.note_written(len(data))
         except (CorruptMessage, InvalidRecord) as error:
             self._give_up(move, f"what {log.path} has at offset {future.log_end_offset} cannot be copied: {error}")

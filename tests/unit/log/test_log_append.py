@@ -289,10 +289,10 @@ class TestFollower:
         assert len(files.begun) == 2, "what is written again after a truncation is the kernel's to write back"
 
     def test_is_written_in_pieces_where_others_go_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastq_broker.log.files.PIECE_BYTES", 1000)
+        monkeypatch.setattr("fastq_broker.log.files.PIECE_BYTES", 4096)
         leader, files = new_log(tmp_path / "leader"), FaultyFiles()
         for number in range(5):
-            send(leader, one_batch([b"%d" % number * 800]))
+            send(leader, one_batch([b"%d" % number * 8000]))
         raw = leader.read(0, 1 << 20).read()
         writes = {}
         for gently in (False, True):
@@ -301,12 +301,12 @@ class TestFollower:
             assert follower.append_as_follower(raw, now_ms=START_MS, gently=gently) == 5
             writes[gently] = files.calls["write"] - before
             assert follower.read(0, 1 << 20).read() == raw
-        assert writes[True] - writes[False] == -(-len(raw) // 1000) - 1
+        assert writes[True] - writes[False] == -(-len(raw) // 4096) - 1
 
     def test_pieces_of_which_one_fails_are_taken_back(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastq_broker.log.files.PIECE_BYTES", 1000)
+        monkeypatch.setattr("fastq_broker.log.files.PIECE_BYTES", 4096)
         leader, files = new_log(tmp_path / "leader"), FaultyFiles()
-        send(leader, one_batch([b"v" * 5000]))
+        send(leader, one_batch([b"v" * 50_000]))
         raw = leader.read(0, 1 << 20).read()
         follower = open_manager(tmp_path / "follower", files=files).create("t", 0, bytes(16))
         files.plan(Fault("write", errno.ENOSPC, ".log", passes=3, partial=10, repeat=False))
