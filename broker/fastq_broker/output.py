@@ -3,14 +3,14 @@
 Rules
 - A part is bytes-like or a FileSlice. Parts of one response are queued together, so responses never interleave.
 - Nothing here blocks the event loop: sockets are non-blocking, and a file range is sent only when its pages are in
-  memory. A range that is not is read ahead by a small thread pool first, and the connection waits for that alone.
+  memory. A range that is not is read ahead by a small thread pool first, and the connection waits for that alone. What cannot be read
+  ends it; what has been read and is gone again, as memory is short, is sent all the same, a little at a time: so each moves on.
 - One turn sends at most TURN_BYTES, so that one fast reader does not starve the other connections.
 - Memory is bounded by the caller: it serves no further request until the queue is empty (`on_drained`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections import deque
@@ -37,7 +37,7 @@ SMALL_SLICE_BYTES = 16 << 10
 READ_AHEAD_BYTES = 4 << 20
 """What a reader thread brings into memory at a time."""
 PROBE_STEP_BYTES = 128 << 10
-"""Distance of the pages that are probed: the kernel's usual read-ahead window."""
+"""Distance of the pages that are probed: the kernel's usual read-ahead window. Also what is sent at a time while memory is short."""
 GATHER_BYTES = 64 << 10
 """Bytes that are joined into one send."""
 TLS_CHUNK_BYTES = 256 << 10
@@ -123,10 +123,13 @@ class ReadAhead:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _read_through(piece: FileSlice, position: int, size: int) -> None:
-    """Touch a file range; an I/O error shows up again, with its cause, when the range is sent."""
-    with contextlib.suppress(OSError):
+def _read_through(piece: FileSlice, position: int, size: int, problems: list[OSError]) -> None:
+    """Touch a file range, and note what keeps it from being read."""
+    try:
         bring_in(piece.fd, position, size)
+    except OSError as error:
+        reason = f"bytes {position} to {position + size} of {piece!r} cannot be read: {error.strerror}"
+        problems.append(OSError(error.errno, reason))
 
 
 def is_cached(descriptor: int, position: int, size: int) -> bool:
@@ -163,10 +166,22 @@ class _QueuedWriter:
 
     Invariants: `_queue` is empty exactly when nothing is unsent; `_sent` bytes of its first part are gone already, and
     its first `_cached` bytes were found in memory (a probe costs as much as sending some ten kilobytes: one a window);
-    while `_warming` a reader thread fetches the first part and nothing is sent. Loop thread only.
+    while `_warming` a reader thread fetches the first part and nothing is sent; once it is `_warmed`, what comes next of that part is sent
+    wherever it is; `_window` of it is looked at, and fetched, at a time. Loop thread only.
     """
 
-    __slots__ = ("_cached", "_closed", "_on_drained", "_on_error", "_queue", "_read_ahead", "_sent", "_warming")
+    __slots__ = (
+        "_cached",
+        "_closed",
+        "_on_drained",
+        "_on_error",
+        "_queue",
+        "_read_ahead",
+        "_sent",
+        "_warmed",
+        "_warming",
+        "_window",
+    )
 
     def __init__(
         self, read_ahead: ReadAhead, on_drained: Callable[[], None], on_error: Callable[[OSError], None]
@@ -175,6 +190,8 @@ class _QueuedWriter:
         self._sent = 0
         self._cached = 0
         self._warming = False
+        self._warmed = False
+        self._window = READ_AHEAD_BYTES
         self._closed = False
         self._read_ahead = read_ahead
         self._on_drained = on_drained
@@ -215,17 +232,33 @@ class _QueuedWriter:
     def _warm(self, piece: FileSlice) -> None:
         self._warming = True
         position = piece.position + self._sent
-        size = min(READ_AHEAD_BYTES, piece.size - self._sent)
-        self._read_ahead.run(partial(_read_through, piece, position, size), self._warmed)
+        size = min(self._window, piece.size - self._sent)
+        problems: list[OSError] = []
+        self._read_ahead.run(partial(_read_through, piece, position, size, problems), partial(self._go_on, problems))
 
-    def _warmed(self) -> None:
+    def _go_on(self, problems: list[OSError]) -> None:
         self._warming = False
+        if problems and not self._closed:
+            self._queue.clear()
+            self._on_error(problems[0])
+            return
+        self._warmed = True
         self._continue()
+
+    def _read(self, piece: FileSlice, offset: int, size: int) -> bytes | None:
+        """Bytes of the first part; None when a thread is to read them first."""
+        data = read_if_cached(piece, offset, size)
+        if data is None and self._warmed:
+            data = _read_now(piece, offset, size)
+        self._warmed = False
+        return data
 
     def _part_done(self) -> None:
         self._queue.popleft()
         self._sent = 0
         self._cached = 0
+        self._warmed = False
+        self._window = READ_AHEAD_BYTES
 
     def _send_queued(self) -> None:
         raise NotImplementedError
@@ -359,7 +392,7 @@ class SocketWriter(_QueuedWriter):
                 self._sent = 0
             else:
                 flags = _MSG_MORE  # a large slice follows: let it share the segment
-                if part.size > SMALL_SLICE_BYTES or (small := read_if_cached(part, 0, part.size)) is None:
+                if part.size > SMALL_SLICE_BYTES or (small := self._read(part, 0, part.size)) is None:
                     break
                 data = small
                 flags = 0
@@ -383,10 +416,14 @@ class SocketWriter(_QueuedWriter):
         descriptor = piece.fd
         position = piece.position + self._sent
         if self._cached <= self._sent:
-            size = min(piece.size - self._sent, READ_AHEAD_BYTES)
+            size = min(piece.size - self._sent, self._window)
             if not is_cached(descriptor, position, size):
-                self._warm(piece)
-                return 0
+                if not self._warmed:
+                    self._warm(piece)
+                    return 0
+                self._window = PROBE_STEP_BYTES  # memory is short: the first of what was read is gone before the last
+                size = min(size, self._window)
+            self._warmed = False
             self._cached = self._sent + size
         out = self._descriptor if self._socket is None else self._socket.fileno()
         sent = os.sendfile(out, descriptor, position, self._cached - self._sent)
@@ -425,6 +462,17 @@ def read_if_cached(piece: FileSlice, offset: int, size: int) -> bytes | None:
         return bytes(data)
     _check_end(piece, offset, size)
     return None
+
+
+def _read_now(piece: FileSlice, offset: int, size: int) -> bytes:
+    """`size` bytes of a slice from `offset` on, wherever they are."""
+    data = os.pread(piece.fd, size, piece.position + offset)
+    if len(data) < size:
+        _check_end(piece, offset, size)
+        raise OSError(
+            f"{len(data)} bytes of the segment file can be read from byte {piece.position + offset} on, not {size}"
+        )
+    return data
 
 
 def _errno_not_supported() -> frozenset[int]:
@@ -481,7 +529,7 @@ class TransportWriter(_QueuedWriter):
                 self._loop.call_soon(self._continue)
                 return
             size = min(TLS_CHUNK_BYTES, part.size - self._sent)
-            data = read_if_cached(part, self._sent, size)
+            data = self._read(part, self._sent, size)
             if data is None:
                 self._warm(part)
                 return

@@ -102,10 +102,12 @@ def bring_in(fd: int, position: int, size: int, pread: Callable[[int, int, int],
         with contextlib.suppress(OSError):
             advise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     end = position + size
-    for at in range(position, end, BRING_IN_BYTES):
-        want = min(BRING_IN_BYTES, end - at)
-        if len(pread(fd, want, at)) < want:
+    at = position
+    while at < end:
+        got = len(pread(fd, min(BRING_IN_BYTES, end - at), at))
+        if not got:
             return
+        at += got  # less than was asked for comes before a page that cannot be read: the next read says so
     if size > 0 and is_resident(fd, end - 1, 1) is False:
         found = os.fstat(fd)
         if end <= found.st_size:  # it was not cut meanwhile

@@ -1,8 +1,10 @@
-"""Slices of files that end early, because a truncation came between the read and the send: the connection closes with the reason."""
+"""Slices of files that end early, as a truncation came between the read and the send, or cannot be read: the connection closes with the
+reason. Those that memory does not keep are sent."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from fastq_broker import output
 from fastq_broker.descriptors import DescriptorCount
+from fastq_broker.log.files import bring_in
 from fastq_broker.output import ReadAhead, SocketWriter, TransportWriter
 
 SMALL = output.SMALL_SLICE_BYTES
@@ -103,6 +106,106 @@ def test_a_file_system_without_a_page_cache_is_sent_from(tmp_path: Path, monkeyp
         os.close(descriptor)
 
     asyncio.run(scenario())
+
+
+async def sent_through(kind: str, path: Path, size: int) -> tuple[bytes | OSError, int]:
+    """What arrives of a file that is sent as one slice between a head and a tail, or the error; and how often a thread read of it."""
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    descriptor = os.open(path, os.O_RDONLY)
+    read_ahead = ReadAhead(loop)
+    ended: asyncio.Future[OSError | None] = loop.create_future()
+    reader, peer = await asyncio.open_connection(sock=theirs)
+    arrives = asyncio.ensure_future(reader.readexactly(size + 8))
+    transport = Transport()
+    writer: SocketWriter | TransportWriter
+    if kind == "socket":
+        writer = SocketWriter(
+            loop, ours.fileno(), read_ahead, lambda: ended.set_result(None), ended.set_result, DescriptorCount(9)
+        )
+    else:
+        writer = TransportWriter(loop, transport, read_ahead, lambda: ended.set_result(None), ended.set_result)  # type: ignore[arg-type]
+    try:
+        assert not writer.send([b"head", Slice(descriptor, 0, size), b"tail"])
+        error = await asyncio.wait_for(ended, 30)
+        if error is not None:
+            return error, read_ahead.cold_reads
+        return bytes(transport.sent) if kind == "transport" else await asyncio.wait_for(
+            arrives, 30
+        ), read_ahead.cold_reads
+    finally:
+        arrives.cancel()
+        writer.close()
+        read_ahead.close()
+        peer.close()
+        ours.close()
+        os.close(descriptor)
+
+
+@pytest.fixture
+def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is read is gone again before somebody looks."""
+    preadv = os.preadv
+
+    def cold(descriptor: int, buffers: list[bytearray], position: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise BlockingIOError
+        return preadv(descriptor, buffers, position, flags)
+
+    monkeypatch.setattr("fastq_broker.log.files._uncached_devices", set())
+    monkeypatch.setattr(
+        "fastq_broker.log.files.is_resident", lambda descriptor, position, size: None if size == 1 else False
+    )
+    monkeypatch.setattr(os, "preadv", cold)
+
+
+WITHOUT_WAIT = pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="this system cannot read without a wait")
+
+
+@WITHOUT_WAIT
+@pytest.mark.usefixtures("nothing_in_memory")
+@pytest.mark.parametrize("kind", ["socket", "transport"])
+@pytest.mark.parametrize("size", [100, SMALL, LARGE + 5, 6 * LARGE])
+def test_what_memory_does_not_keep_is_sent_a_little_at_a_time(tmp_path: Path, kind: str, size: int) -> None:
+    """It is not read again and again until it stays."""
+    sent = os.urandom(size)
+    (tmp_path / "f").write_bytes(sent)
+    arrived, reads = asyncio.run(sent_through(kind, tmp_path / "f", size))
+    assert arrived == b"head" + sent + b"tail"
+    assert reads <= -(-size // output.PROBE_STEP_BYTES)
+
+
+@WITHOUT_WAIT
+@pytest.mark.usefixtures("nothing_in_memory")
+@pytest.mark.parametrize("kind", ["socket", "transport"])
+@pytest.mark.parametrize("size", [100, LARGE])
+def test_what_the_disk_cannot_read_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, size: int
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(output, "bring_in", broken)
+    (tmp_path / "f").write_bytes(bytes(size))
+    error, reads = asyncio.run(sent_through(kind, tmp_path / "f", size))
+    assert isinstance(error, OSError) and error.errno == errno.EIO
+    assert f"bytes 0 to {size} of Slice(" in str(error) and reads == 1
+
+
+def test_a_page_that_cannot_be_read_behind_some_that_can_is_an_error(tmp_path: Path) -> None:
+    """The kernel answers with those first, as if the file had no more."""
+    (tmp_path / "f").write_bytes(bytes(LARGE))
+    descriptor = os.open(tmp_path / "f", os.O_RDONLY)
+
+    def pread(descriptor: int, size: int, position: int) -> bytes:
+        if position >= 8192:
+            raise OSError(errno.EIO, "Input/output error")
+        return os.pread(descriptor, min(size, 8192 - position), position)
+
+    with pytest.raises(OSError, match="Input/output error"):
+        bring_in(descriptor, 0, LARGE, pread)
+    os.close(descriptor)
 
 
 def test_a_short_read_of_a_whole_file_is_a_cold_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,7 @@ def test_threads_read_ahead_of_what_is_cold_and_nobody_else(tmp_path: Path, monk
     ]
     assert advice == expected
     advice.clear()
-    output._read_through(cold, cold.position, cold.size)
+    output._read_through(cold, cold.position, cold.size, [])
     assert advice == expected
 
 
