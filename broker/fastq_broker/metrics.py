@@ -416,6 +416,7 @@ class BrokerMetrics:
             "Partitions led by this broker with fewer replicas in sync than min.insync.replicas.",
             below,
         )
+        self._gaps(out)
         out.family("fastq_log_dirs_offline", "gauge", "Log directories that failed.", len(broker.logs.offline_dirs))
         cleaner = broker.cleaner
         out.family("fastq_cleaner_rounds_total", "counter", "Rounds of log compaction.", cleaner.rounds_done)
@@ -431,6 +432,26 @@ class BrokerMetrics:
             "gauge",
             "Logs that compaction leaves alone after a failure.",
             len(cleaner.uncleanable),
+        )
+
+    def _gaps(self, out: Exposition) -> None:
+        """Where records are missing, which nobody else sees: whoever reads there passes over it."""
+        missing = [
+            ({"topic": replica.topic, "partition": replica.partition}, count)
+            for replica in sorted(self._broker.replicas, key=lambda replica: (replica.topic, replica.partition))
+            if _can_be_read(replica) and (count := replica.log.missing_offsets)
+        ]
+        out.family(
+            "fastq_partitions_with_gaps",
+            "gauge",
+            "Partitions whose log on this broker lacks records that it had, as a loss of power may leave it.",
+            len(missing),
+        )
+        out.family(
+            "fastq_partition_missing_offsets",
+            "gauge",
+            "Offsets without the records that they had, of the partitions that lack some.",
+            missing[:PARTITIONS_MAX],
         )
 
     def _controller(self, out: Exposition) -> None:

@@ -337,6 +337,12 @@ class PartitionLog(LogReads, LogAppends):
         return next((first for first, following in self.recovery.gaps if following > self.log_start_offset), None)
 
     @property
+    def missing_offsets(self) -> int:
+        """How many offsets have lost their records to a crash, from the log's start on."""
+        start = self.log_start_offset
+        return sum(max(0, following - max(first, start)) for first, following in self.recovery.gaps)
+
+    @property
     def checkpointed_recovery_point(self) -> int:
         """What the recovery-point-offset-checkpoint has to say: below a gap, so that the next process looks for it there, after a clean
         stop too."""

@@ -269,6 +269,37 @@ def test_logs_that_nobody_has_touched_are_loaded_in_turns(monkeypatch: pytest.Mo
     manager.close()
 
 
+def test_logs_that_lack_records_are_told(tmp_path: Path) -> None:
+    """Of a process that has died with power: the first segment of one log is empty."""
+    config = LogConfig(segment_bytes=200)
+    manager = LogManager([tmp_path], default_config=config, clock=lambda: NOW_MS)
+    manager.start()
+    for partition in range(2):
+        log = manager.create("t", partition, TOPIC_ID)
+        for _ in range(9):
+            log.append(build_batch([(NOW_MS, None, b"v")]), leader_epoch=0, now_ms=NOW_MS)
+        first, second, *_ = log.segments
+    assert manager.close()
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    (tmp_path / "t-1" / f"{first.base_offset:020d}.log").write_bytes(b"")
+    again = LogManager([tmp_path], default_config=config, clock=lambda: NOW_MS)
+    again.start()
+    again.recover()
+    table = ReplicaTable(1)
+    for partition in range(2):
+        found = again.get("t", partition)
+        assert found is not None
+        table.add(Replica(found, "t", TOPIC_ID, partition))
+    out = Exposition()
+    BrokerMetrics(cast("Any", SimpleNamespace(replicas=table)), cast("Any", None))._gaps(out)
+    assert parsed(out.text()) == {
+        "fastq_partitions_with_gaps": {(): 1.0},
+        "fastq_partition_missing_offsets": {(("partition", "1"), ("topic", "t")): float(second.base_offset)},
+    }
+    again.close()
+
+
 def test_what_the_health_of_a_broker_is() -> None:
     broker: Any = SimpleNamespace(
         server=SimpleNamespace(stopping=False),

@@ -23,11 +23,12 @@ def test_records_that_are_gone_from_the_middle_are_told_until_they_are_cut_off(
         file.truncate(left * SIZE)
     log = reopen(tmp_path)
     assert (log.gap_offset, log.log_end_offset, log.recovery.cut) == (100 + left, 250, [])
+    assert log.missing_offsets == 100 - left
     assert [record.levelname for record in caplog.records if "passed over" in record.message] == ["ERROR"]
     log.truncate_to(240)
     assert log.gap_offset == 100 + left
     log.truncate_to(100 + left)
-    assert (log.gap_offset, log.log_end_offset) == (None, 100 + left)
+    assert (log.gap_offset, log.missing_offsets, log.log_end_offset) == (None, 0, 100 + left)
     log.append(one_batch([b"again"]), leader_epoch=9, now_ms=START_MS)
     assert [record.value for record in records_of(log.read(100 + left, 10_000))][-1] == b"again"
 
@@ -61,8 +62,10 @@ def test_all_that_is_missing_is_known_until_it_is_there_again(tmp_path: Path, ca
     assert log is not None
     log.truncate_to(320)
     assert log.recovery.gaps == [(110, 200)]
+    log.raise_start(150)
+    assert (log.gap_offset, log.missing_offsets) == (110, 50)
     log.raise_start(200)
-    assert log.gap_offset is None
+    assert (log.gap_offset, log.missing_offsets) == (None, 0)
     assert manager.close()
     caplog.clear()
     log = reopen(tmp_path)
