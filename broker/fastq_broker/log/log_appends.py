@@ -233,7 +233,8 @@ class LogAppends(LogSegments):
         return headers
 
     def _active_for_replicated(self, header: BatchHeader, now_ms: int) -> Segment:
-        """The segment that a leader's batch goes to: a new one where that is due."""
+        """The segment that a leader's batch goes to: a new one where that is due. It begins at the log's end, unless the batch is too far
+        above for its indexes: offsets that a leader has not must not look like those of a file that is gone."""
         active = self._active
         try:
             if (
@@ -242,7 +243,8 @@ class LogAppends(LogSegments):
                 or header.last_offset - active.base_offset > INT32_MAX
                 or active.time_to_roll(now_ms, header.max_timestamp)
             ):
-                active = self.roll(now_ms, header.base_offset)
+                too_far = header.last_offset - self.log_end_offset > INT32_MAX
+                active = self.roll(now_ms, header.base_offset if too_far else None)
         except OSError as error:
             raise self._not_read(active, error) from error
         return active

@@ -371,9 +371,11 @@ def _recover(
 
 def _note_gap(log: PartitionLog, segment: Segment, end: int, following: int, report: RecoveryReport) -> None:
     """Note, and say, what is missing between the end of a segment and the next one. Only compaction takes records out of the middle of a
-    log, and what a mirror or a leader sends may begin too far above for a segment's indexes."""
-    missing = 0 < following - end <= _RELATIVE_OFFSET_MAX and following > log.checkpointed_start_offset
-    if not missing or log.config.compacted:
+    log, below its checkpoint where the policy is another by now, and what a mirror or a leader sends may begin too far above for indexes."""
+    if following - end > _RELATIVE_OFFSET_MAX or log.config.compacted:
+        return
+    end = max(end, log.cleaned_offset)
+    if following <= max(end, log.checkpointed_start_offset):
         return
     report.gaps.append((end, following))
     if segment.size:  # of one that is empty it was said before
@@ -472,12 +474,13 @@ def _check_range(segment: Segment, position: int, header: BatchHeader) -> None:
 
 
 def _name_emptied(log: PartitionLog, segments: list[Segment]) -> None:
-    """Say which records are gone with the bytes of a rolled segment: only compaction takes them all.
+    """Say which records are gone with the bytes of a rolled segment: only compaction takes them all, below its checkpoint.
 
     One that the next is too far away from for its indexes has had none: what a mirror or a leader sends may begin so far above.
     """
     for segment, following in pairwise(segments):
-        missing = following.base_offset - max(segment.base_offset, log.checkpointed_start_offset)
+        known = max(segment.base_offset, log.checkpointed_start_offset, log.cleaned_offset)
+        missing = following.base_offset - known
         rolled_empty = following.base_offset - segment.base_offset > _RELATIVE_OFFSET_MAX
         if not segment.size and missing > 0 and not rolled_empty and not log.config.compacted:
             logger.error(

@@ -7,9 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from log_support import START_MS, crash, one_batch, open_manager, records_of
+from cleaner_support import cleaner_of
+from cleaner_support import run as clean
+from fastq_broker.log import LogConfig
+from log_support import START_MS, crash, flush_rolled, one_batch, open_manager, reconfigure, records_of
 from test_dir_moves import KEY, directories, opened, read_all, run, write
 from test_log_recovery import CONFIG, SIZE, fill, reopen
+
+from fastq._native.records import build_batch
 
 
 @pytest.mark.parametrize("left", [0, 40])
@@ -109,6 +114,67 @@ def test_a_compacted_log_has_records_missing_anyhow(tmp_path: Path) -> None:
         file.truncate(0)
     found = open_manager(tmp_path, config).get("t", 0)
     assert found is not None and found.gap_offset is None and found.log_end_offset == 250
+
+
+@pytest.mark.parametrize("stop", ["clean", "crash"])
+def test_what_compaction_has_taken_is_not_missing_once_the_policy_is_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, stop: str
+) -> None:
+    """Below what the cleaner's checkpoint says, that is: the records above it are missing if they are."""
+    row = build_batch([(START_MS, b"key-0", b"v")])
+    config = LogConfig(segment_bytes=10 * len(row), min_cleanable_dirty_ratio=0.1)
+    compacted = replace(config, cleanup_policy=frozenset({"compact"}))
+
+    def add(keys: list[int]) -> None:
+        for key in keys:
+            log.append(build_batch([(START_MS, b"key-%d" % key, b"v")]), leader_epoch=0, now_ms=START_MS)
+
+    manager = open_manager(tmp_path, compacted)
+    log = manager.create("t", 0, bytes(16))
+    add([*range(10), *[9] * 10, *[5, 6, 7, 8] * 2, 0, 9])
+    add([9])
+    flush_rolled(log)
+    assert clean(cleaner_of(manager), START_MS) == 1
+    assert log.cleaned_offset == 30
+    sizes = {segment.base_offset: segment.size // len(row) for segment in log.segments}
+    assert [sizes[base] for base in (0, 20, 30)] == [4, 6, 1] and not sizes.get(10), (
+        "of the first, what is last is gone"
+    )
+    reconfigure(manager, "t", config)
+    manager.default_config = config
+    add([0] * 30)  # and three segments that have never been compacted
+    assert [segment.base_offset for segment in log.segments[-3:]] == [40, 50, 60]
+    if stop == "clean":
+        assert manager.close()
+    else:
+        manager.write_checkpoints(log.dir, wait=True)
+        crash(manager)
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    manager = open_manager(tmp_path, config)
+    found = manager.get("t", 0)
+    assert found is not None
+    assert (found.log_end_offset, found.recovery.gaps) == (61, [])
+    assert not [record for record in caplog.records if "are gone" in record.message]
+    crash(manager)
+    os.truncate(tmp_path / "t-0" / f"{40:020d}.log", 3 * len(row))
+    (tmp_path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    found = open_manager(tmp_path, config).get("t", 0)
+    assert found is not None
+    assert (found.log_end_offset, found.recovery.gaps) == (61, [(43, 50)])
+
+
+def test_what_a_leaders_log_does_not_have_is_not_missing(tmp_path: Path) -> None:
+    """A replica of a log that was compacted before this one was made, so that no checkpoint here says it."""
+    manager = open_manager(tmp_path, CONFIG)
+    log = manager.create("t", 0, bytes(16))
+    for offset in (0, 500, 1000):
+        batch = build_batch([(START_MS, None, b"v" * 99 * SIZE)], base_offset=offset)
+        log.append_as_follower(memoryview(batch), now_ms=START_MS)
+    assert len(log.segments) == 3
+    crash(manager)
+    log = reopen(tmp_path)
+    assert (log.log_end_offset, log.recovery.gaps) == (1001, [])
+    assert [record.offset for record in records_of(log.read(1, 1 << 20))][:1] == [500]
 
 
 def test_a_copy_that_has_lost_records_in_its_middle_has_them_copied_again(tmp_path: Path) -> None:
