@@ -371,7 +371,7 @@ def _recover(
 
 def _note_gap(log: PartitionLog, segment: Segment, end: int, following: int, report: RecoveryReport) -> None:
     """Note, and say, what is missing between the end of a segment and the next one. Only compaction takes records out of the middle of a
-    log, below its checkpoint where the policy is another by now, and what a mirror or a leader sends may begin too far above for indexes."""
+    log, below its checkpoint where the policy is another by now, and what a mirror or a leader sends may begin too far above the end."""
     if following - end > _RELATIVE_OFFSET_MAX or log.config.compacted:
         return
     end = max(end, log.cleaned_offset)
