@@ -20,7 +20,7 @@ class LeaderEpochs:
     """Epochs with their start offsets, both growing. Changes are written at once, but synced only with the log's next full flush:
     `unsynced` says that there are some. A file lost in a crash is rebuilt from the batches, which carry their epochs. One that a crash
     has left of another time than the log, as the log was cut back and that is undone, gives way to the batches that are recovered.
-    What goes at the start, as retention deletes, is written with that flush too: loading a log takes it away once more.
+    What goes at the start is written with that flush too, or before files are deleted there: loading a log takes it away once more.
 
     Event-loop thread only.
     """
@@ -147,6 +147,11 @@ class LeaderEpochs:
         except OSError as error:
             if not is_shortage(error):
                 raise
+
+    def keep_if_behind(self) -> None:
+        """As `keep`, if the file does not say what is known. Raises OSError."""
+        if self._behind:
+            self.keep()
 
     def write(self) -> None:
         """Replace the file. Raises OSError."""

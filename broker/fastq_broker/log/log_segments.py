@@ -100,6 +100,10 @@ class LogSegments(Visibility):
         gone = self.segments[:count]
         del self.segments[:count], self._bases[:count]
         self.raise_start(max(self.log_start_offset, self._bases[0]))
+        try:
+            self.epochs.keep_if_behind()  # before the files go: after a crash they would be missing, as far as can be told
+        except OSError as error:
+            raise self.dir.fail("writing leader epochs", self.epochs.path, error) from error
         for segment in gone:
             self._remove_dropped(segment)
 

@@ -68,6 +68,7 @@ class PartitionLog(LogReads, LogAppends):
         "files",
         "future",
         "loaded",
+        "lost_start",
         "partition",
         "path",
         "producer_expiration_ms",
@@ -145,6 +146,8 @@ class PartitionLog(LogReads, LogAppends):
         """What to answer while a thread recovers the log: it is refused, and may be asked for again."""
         self.takes_long = False
         """Whether it is loaded at once however much there is to read: a thread has done what it could."""
+        self.lost_start: tuple[int, int] | None = None
+        """Where the log should have begun, and where it does, as the files of the records between were gone when it was loaded."""
         self._loading = False
         self.__class__ = _NotLoaded
         self.pending_leader_epoch = -1
@@ -338,9 +341,12 @@ class PartitionLog(LogReads, LogAppends):
 
     @property
     def missing_offsets(self) -> int:
-        """How many offsets have lost their records to a crash, from the log's start on."""
+        """How many offsets have lost their records, from the log's start on; what is gone before it counts as long as it begins there."""
         start = self.log_start_offset
-        return sum(max(0, following - max(first, start)) for first, following in self.recovery.gaps)
+        count = sum(max(0, following - max(first, start)) for first, following in self.recovery.gaps)
+        if self.lost_start is not None and self.lost_start[1] >= start:
+            count += self.lost_start[1] - self.lost_start[0]
+        return count
 
     @property
     def checkpointed_recovery_point(self) -> int:
@@ -391,6 +397,7 @@ class PartitionLog(LogReads, LogAppends):
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
         self.recovery.gaps.clear()
+        self.lost_start = None
         self._announce()
 
     def _take_back(self, end_offset: int, position: int) -> None:

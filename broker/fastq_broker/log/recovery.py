@@ -122,6 +122,7 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
     epochs = LeaderEpochs(files, log.path)
     epochs_lost = not _load_epochs(epochs, has_records=segments[0].size > 0)
     epochs.unsynced = log.durability.is_new and len(epochs) > 0
+    began = epochs.earliest[1]
     producers = ProducerState(log.name, expiration_ms=log.producer_expiration_ms)
     damaged = [
         segment
@@ -169,6 +170,8 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
         segments = start_anew(log, segments, start, first_segment(log, segments, start))
         producers.clear(start)
         end = start
+    else:
+        _note_lost_start(log, began, segments[0].base_offset)
     if epochs_lost:
         _rebuild_epochs(files, segments, epochs, report)
     # The pending epoch would be taken away here only to be assigned again, each time with a new file.
@@ -386,6 +389,25 @@ def _note_gap(log: PartitionLog, segment: Segment, end: int, following: int, rep
             end,
             following,
         )
+
+
+def _note_lost_start(log: PartitionLog, began: int, found: int) -> None:
+    """Note, and say, what is missing before a log's first segment. The first leader epoch began at `began` (-1: none is known), which was
+    the log's start when files were deleted last: no file above it has gone since. Of a log that has no epochs the checkpoint of its start
+    says the same, after a clean stop."""
+    if began < 0 and not (log.clean and log.checkpointed_start_offset):
+        return
+    expected = max(began, log.checkpointed_start_offset)
+    if found <= expected:
+        return
+    log.lost_start = expected, found
+    logger.error(
+        "%s begins at offset %d, not at %d as it did: the files of the records between are gone, and the log starts behind them; restore "
+        "them from a copy to have them back",
+        log.path,
+        found,
+        expected,
+    )
 
 
 def _find_gaps(log: PartitionLog, segments: list[Segment], report: RecoveryReport) -> bool:

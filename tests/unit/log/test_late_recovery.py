@@ -174,6 +174,21 @@ def test_a_thread_finds_what_the_loop_would(tmp_path: Path, damage: str) -> None
     assert not again.thread.jobs and again.log.recovery.bytes_read == 0
 
 
+def test_the_loop_hears_that_the_first_files_are_gone(tmp_path: Path) -> None:
+    """The thread has the log begin behind them, so that its files do not say it any more."""
+    damaged(tmp_path, "the tail is none")
+    bases = sorted(int(path.stem) for path in (tmp_path / "t-0").glob("*.log"))
+    for path in (tmp_path / "t-0").glob(f"{bases[0]:020d}.*"):
+        path.unlink()
+    served = Served(tmp_path)
+    with pytest.raises(ReplicaNotAvailable):
+        served.log.load()
+    served.recover()
+    served.log.load()
+    assert (served.log.log_start_offset, served.log.lost_start) == (bases[1], (bases[0], bases[1]))
+    assert served.log.missing_offsets == bases[1] - bases[0]
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_stop_anywhere_loses_nothing(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged(tmp_path / "data", damage)

@@ -10,6 +10,7 @@ import pytest
 from cleaner_support import cleaner_of
 from cleaner_support import run as clean
 from fastq_broker.log import LogConfig
+from fastq_broker.log.retention import apply_retention
 from log_support import START_MS, crash, flush_rolled, one_batch, open_manager, reconfigure, records_of
 from test_dir_moves import KEY, directories, opened, read_all, run, write
 from test_log_recovery import CONFIG, SIZE, fill, reopen
@@ -175,6 +176,87 @@ def test_what_a_leaders_log_does_not_have_is_not_missing(tmp_path: Path) -> None
     log = reopen(tmp_path)
     assert (log.log_end_offset, log.recovery.gaps) == (1001, [])
     assert [record.offset for record in records_of(log.read(1, 1 << 20))][:1] == [500]
+
+
+@pytest.mark.parametrize("stop", ["clean", "crash"])
+def test_a_log_whose_first_files_are_gone_begins_behind_them_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, stop: str
+) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    log = fill(manager, 0, 450)
+    log.delete_records_before(150)
+    if stop == "clean":
+        assert manager.close()
+    else:
+        manager.write_checkpoints(log.dir, wait=True)
+        crash(manager)
+    for base in (0, 100):
+        for path in (tmp_path / "t-0").glob(f"{base:020d}.*"):
+            path.unlink()
+    caplog.clear()
+    manager = open_manager(tmp_path, CONFIG)
+    found = manager.get("t", 0)
+    assert found is not None
+    assert (found.log_start_offset, found.lost_start, found.missing_offsets) == (200, (150, 200), 50)
+    (told,) = [record for record in caplog.records if "begins at offset" in record.message]
+    assert told.levelname == "ERROR" and "t-0 begins at offset 200, not at 150" in told.message
+    assert found.gap_offset is None and len(records_of(found.read(200, 1 << 20))) > 0
+    found.raise_start(300)
+    assert found.missing_offsets == 0
+    assert manager.close()
+    caplog.clear()
+    found = reopen(tmp_path)
+    assert (found.log_start_offset, found.lost_start, found.missing_offsets) == (300, None, 0)
+    assert not caplog.records
+
+
+def test_a_log_without_leader_epochs_whose_first_file_is_gone(tmp_path: Path) -> None:
+    """Its records are of a time before there were some: after a clean stop the checkpoint of its start counts."""
+    manager = open_manager(tmp_path, CONFIG)
+    log = manager.create("t", 0, bytes(16))
+    for number in range(250):
+        log.append_as_follower(
+            memoryview(build_batch([(START_MS, None, b"v" * SIZE)], base_offset=number)), now_ms=START_MS
+        )
+    first, second, *_ = (segment.base_offset for segment in log.segments)
+    log.advance_as_follower(250, 3)
+    assert not len(log.epochs) and manager.close()
+    for path in (tmp_path / "t-0").glob(f"{first:020d}.*"):
+        path.unlink()
+    found = reopen(tmp_path)
+    assert (found.log_start_offset, found.lost_start) == (second, (3, second))
+
+
+@pytest.mark.parametrize("change", ["retention", "full truncation", "deletion"])
+@pytest.mark.parametrize("stop", ["clean", "crash"])
+def test_a_log_that_begins_later_than_before_has_lost_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str, stop: str
+) -> None:
+    """After a crash too, when no checkpoint and no flush has come since."""
+    manager = open_manager(tmp_path, CONFIG)
+    log = fill(manager, 0, 450)
+    log.delete_records_before(20)
+    manager.write_checkpoints(log.dir, wait=True)
+    log.flush()
+    log.dir.flusher.wait()
+    if change == "retention":
+        log.apply_config(replace(CONFIG, retention_bytes=SIZE))
+        assert apply_retention(log, START_MS) == 4
+    elif change == "deletion":
+        log.delete_records_before(210)
+        assert apply_retention(log, START_MS) == 2
+    else:
+        log.truncate_fully_and_start_at(1000)
+    start = log.log_start_offset if change != "deletion" or stop == "clean" else 200
+    assert start > 20
+    if stop == "clean":
+        assert manager.close()
+    else:
+        crash(manager)
+    caplog.clear()
+    found = reopen(tmp_path)
+    assert (found.log_start_offset, found.lost_start, found.missing_offsets) == (start, None, 0)
+    assert not [record for record in caplog.records if "begins at offset" in record.message]
 
 
 def test_a_copy_that_has_lost_records_in_its_middle_has_them_copied_again(tmp_path: Path) -> None:
