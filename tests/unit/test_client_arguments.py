@@ -46,7 +46,7 @@ def test_a_name_that_no_topic_has_leaves_the_producer_as_it_was(
         assert producer.send(new_topic_name(), b"x").result(20).offset == 0
 
 
-@pytest.mark.parametrize("partition", [1.5, "0", b"0", float("nan")])
+@pytest.mark.parametrize("partition", [1.5, "0", b"0", float("nan"), True, False])
 def test_a_partition_is_an_int(shared_broker: Any, new_topic_name: Any, partition: Any) -> None:
     topic = new_topic_name()
     with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
@@ -55,6 +55,69 @@ def test_a_partition_is_an_int(shared_broker: Any, new_topic_name: Any, partitio
             producer.send(topic, b"x", partition=partition)
         with pytest.raises(TypeError, match="partition is an int"):
             producer.send_many(topic, [b"x"], partition=partition)
+        with pytest.raises(TypeError, match="timestamp_ms is an int"):
+            producer.send(topic, b"x", timestamp_ms=partition)
+        with pytest.raises(TypeError, match="a timestamp is an int"):
+            producer.send_many(topic, [b"x"], timestamps=[partition])
+        with pytest.raises(TypeError, match="partition is an int"):
+            producer.send(new_topic_name(), b"x", partition=partition)
+    asyncio.run(_refused_by_the_asyncio_one(shared_broker.bootstrap_servers, topic, new_topic_name(), partition))
+
+
+async def _refused_by_the_asyncio_one(servers: Any, known: str, unknown: str, partition: Any) -> None:
+    async with AsyncProducer(bootstrap_servers=servers) as producer:
+        await producer.partitions_for(known)
+        for topic in (known, unknown):
+            with pytest.raises(TypeError, match="partition is an int"):
+                await producer.send(topic, b"x", partition=partition)
+            with pytest.raises(TypeError, match="partition is an int"):
+                await producer.send_many(topic, [b"x"], partition=partition)
+
+
+@pytest.mark.parametrize("callback", [None, 1, "print", b"", []])
+def test_what_cannot_be_called_is_no_callback(shared_broker: Any, new_topic_name: Any, callback: Any) -> None:
+    """Only the log heard of it, after the delivery."""
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        topic = new_topic_name()
+        for delivery in (producer.send(topic, b"x"), producer.send_many(topic, [b"x"]), producer.send_many(topic, [])):
+            for _ in range(2):  # on its way, and done
+                with pytest.raises(TypeError, match="a callback is a function"):
+                    delivery.add_done_callback(callback)  # type: ignore[attr-defined]
+                delivery.result(20)
+
+
+@pytest.mark.parametrize("face", [Consumer, AsyncConsumer])
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        *((number, TypeError) for number in (True, 1.0, "5", b"5", float("nan"))),
+        *((number, ValueError) for number in (0, -1, 2**63)),
+    ],
+)
+def test_a_number_of_records_is_an_int(face: Any, number: Any, kind: type[Exception]) -> None:
+    async def polled() -> None:
+        consumer = face(bootstrap_servers="127.0.0.1:1")
+        consumer.assign([TP])
+        try:
+            answer = consumer.poll(max_records=number, timeout=0)
+            if isinstance(answer, Awaitable):
+                await answer
+        finally:
+            closing = consumer.close(0)
+            if isinstance(closing, Awaitable):
+                await closing
+
+    with pytest.raises(kind, match="max_records is"):
+        asyncio.run(polled())
+
+
+def test_more_records_than_there_can_be_are_all(shared_broker: Any, new_topic_name: Any) -> None:
+    topic, servers = new_topic_name(), shared_broker.bootstrap_servers
+    with Producer(bootstrap_servers=servers) as producer:
+        producer.send_many(topic, [b"1", b"2"]).result(20)
+    with Consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        records = consumer.poll(max_records=2**63 - 1, timeout=20)
+        assert [record.value for record in records] == [b"1", b"2"]
 
 
 TP = TopicPartition("logs", 0)

@@ -105,3 +105,6 @@ cdef class TopicState:
     cdef readonly int codec
     cdef public double compression_ratio
     cdef public Py_ssize_t batch_bytes_max
+
+
+cdef int check_callback(object callback) except -1

@@ -40,6 +40,13 @@ IN_FLIGHT = BATCH_IN_FLIGHT
 DONE = BATCH_DONE
 
 
+cdef int check_callback(object callback) except -1:
+    """Raises TypeError for what cannot be called: what is done would find that out, where only the log hears of it."""
+    if not callable(callback):
+        raise TypeError(f"a callback is a function, called with the delivery once it is done, got {callback!r}")
+    return 0
+
+
 cdef class BatchOwner:
     """The side of an accumulator that its batches know: their memory, and queues for what became of them.
 

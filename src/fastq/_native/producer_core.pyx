@@ -14,6 +14,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_CheckExact
 from cpython.list cimport PyList_CheckExact
+from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_CheckExact
@@ -29,7 +30,7 @@ from fastq._native.accumulator cimport (
     Appended,
 )
 from fastq._native.bits cimport MAX_VARINT32, store_varint
-from fastq._native.producer_batch cimport BATCH_DONE, RECORD_OVERHEAD_MAX, Batch, PartitionState, TopicState
+from fastq._native.producer_batch cimport BATCH_DONE, RECORD_OVERHEAD_MAX, Batch, PartitionState, TopicState, check_callback
 from fastq._native.records cimport record_header_size, write_record_header
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -175,6 +176,7 @@ cdef class DeliveryBase:
 
         Callbacks run one at a time, in the thread that drains the response; an exception in one is logged.
         """
+        check_callback(callback)
         self.batch.add_callback(self.index, callback, self)
         if self.batch.state_ == BATCH_DONE:
             self.batch.accumulator.wait_done(self.batch, 0)
@@ -323,9 +325,11 @@ cdef class ProducerCore:
 
 
 cdef object whole_number(object value, str name):
-    """An int, or what stands for one as numpy's do. Cython's own conversion cuts floats, and int() reads text."""
+    """An int, or what stands for one as numpy's do. Cython's own conversion cuts floats, and int() reads text; a bool is no number."""
+    if PyLong_CheckExact(value):
+        return value
     try:
-        return PyNumber_Index(value)
+        return PyNumber_Index(None if isinstance(value, bool) else value)
     except TypeError:
         raise TypeError(f"{name} is an int, got {value!r}") from None
 

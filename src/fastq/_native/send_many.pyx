@@ -15,7 +15,7 @@ from libc.stdlib cimport free, realloc
 
 from fastq._native.accumulator cimport APPENDED, NO_PARTITION, NO_ROOM, Accumulator, Appended
 from fastq._native.arrow_source cimport COLUMN_ABSENT, ArrowSource
-from fastq._native.producer_batch cimport BATCH_DONE, Batch, PartitionState, TopicState
+from fastq._native.producer_batch cimport BATCH_DONE, Batch, PartitionState, TopicState, check_callback
 from fastq._native.producer_core cimport Field, ProducerCore, drop_field, encode_headers, take_field, whole_number
 
 from fastq._native.arrow_source import is_arrow
@@ -117,6 +117,7 @@ cdef class ManyDelivery:
     def add_done_callback(self, callback):
         """Call `callback(delivery)` once all records are done, in the thread that drains the last answer."""
         cdef Batch batch
+        check_callback(callback)
         for batch in reversed(self.batches):
             if batch.state_ != BATCH_DONE:
                 batch.add_callback(0, self._next_callback, callback)

@@ -16,12 +16,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import FetchedRecords, Record
 from fastq._native.heartbeat import Progress
 from fastq._native.wire import EncodeError
+from fastq.arguments import int_of
 from fastq.callbacks import check_plain
 from fastq.consumer.committable import Committable, offsets_to_commit
 from fastq.consumer.config import ConsumerConfig
@@ -398,11 +399,7 @@ class ConsumerBase(Interruptible):
         if foreign:
             refuse_keywords("poll", foreign)
         wanted = self.config.max_poll_records if max_records is None else max_records
-        if not isinstance(wanted, SupportsIndex):  # a float counts no records
-            raise TypeError(f"max_records is an int, got {wanted!r}")
-        if wanted < 1:
-            raise ValueError(f"max_records is 1 or more, got {wanted}")
-        return wanted
+        return wanted if type(wanted) is int and 0 < wanted < 2**31 else int_of(wanted, "max_records", 1)
 
     @staticmethod
     def _by_name(call: str, refused: tuple[Any, ...]) -> None:

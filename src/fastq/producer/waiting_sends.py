@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from fastq._native.accumulator import SYNC, WAITING
 from fastq._native.producer_core import AsyncDelivery
+from fastq.arguments import int_of
 from fastq.errors import ClientClosed, FastqError, LoadingWouldBlock, SerializationError
 from fastq.interceptors import ProducerRecord
 from fastq.producer.base import Parts, Prepared
@@ -196,6 +197,10 @@ class WaitingSends:
                 self._load(entry, missing.load)
                 return None
         topic, value, key, headers, partition, timestamp_ms = entry.prepared
+        if partition is not None and type(partition) is not int:
+            partition = int_of(
+                partition, "partition", -(2**63)
+            )  # below 0: refused next, with the numbers that there are
         if partition is not None and not 0 <= partition < len(state.partitions):
             updater = parts.core.metadata_updater
             if entry.asked is None and partition >= 0:
