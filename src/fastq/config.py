@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from fastq.errors import ConfigError
-from fastq.net.addresses import Address, parse_servers
+from fastq.net.addresses import Address, parse_servers, without_logins
 from fastq.settings import INT32_MAX, INT64_MAX, Config, Renamed, option, renamed, to_tuple
 from fastq.settings import ConfigWarning as ConfigWarning
 
@@ -80,6 +80,7 @@ class ClientConfig(Config):
         kind=object,
         convert=_check_servers,
         accepts=_SERVERS,
+        show=without_logins,
         doc="HOST:PORT of one or more brokers, a comma-separated string or a list; [::1]:9092 for IPv6; 9092 is the port left out",
     )
     client_id: str = option("fastq", doc="a name that the broker logs and applies quotas to")

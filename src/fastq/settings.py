@@ -46,7 +46,7 @@ class Option(Value):
     anything). low, high: bounds of a number, both included. also: numbers allowed outside the bounds (such as -1).
     choices: the allowed strings, compared without case. nullable: None is allowed. accepts: what an `object` may be, in words.
     aliases: other names of the key, in snake_case. secret: never shown in `repr`. convert: a last step that may
-    normalise the value and raises ValueError with what is allowed.
+    normalise the value and raises ValueError with what is allowed. show: a refused value as a message may show it.
     """
 
     default: Any
@@ -61,6 +61,11 @@ class Option(Value):
     convert: Callable[[Any], Any] | None = None
     doc: str = ""
     accepts: str = ""
+    show: Callable[[Any], str] = repr
+
+    def shown(self, value: Any) -> str:
+        """A value as messages show it."""
+        return "(hidden)" if self.secret else self.show(value)
 
     def allowed(self) -> str:
         """What the key accepts, in words for an error message."""
@@ -120,6 +125,7 @@ def option(
     convert: Callable[[Any], Any] | None = None,
     doc: str = "",
     accepts: str = "",
+    show: Callable[[Any], str] = repr,
 ) -> T:
     """Declare a field of a `Config` class. `kind` is the type of the default unless given; see `Option` for the
     rest.
@@ -141,6 +147,7 @@ def option(
         convert=convert,
         doc=doc,
         accepts=accepts,
+        show=show,
     )
     return cast(T, declared)  # what the class body says; the class has the default in its place
 
@@ -191,7 +198,7 @@ _COERCE: Mapping[type, Callable[[Any], Any]] = {
 
 
 def _bad_value(key: str, value: Any, declared: Option, allowed: str | None = None) -> ConfigError:
-    shown = "(hidden)" if declared.secret else repr(value)
+    shown = declared.shown(value)
     if allowed is not None:
         allowed = allowed.removesuffix(f", got {value!r}")
     return ConfigError(f"bad value for {key}: {shown}; allowed: {allowed or declared.allowed()}")
@@ -365,7 +372,8 @@ class Config:
         for key, value in values.items():
             for name, converted in cls._translate(key, value):
                 if name in given and given[name][1] != converted:
-                    told = "" if cls.options()[name].secret else f": {given[name][1]!r} and {converted!r}"
+                    option = cls.options()[name]
+                    told = "" if option.secret else f": {option.shown(given[name][1])} and {option.shown(converted)}"
                     raise ConfigError(
                         f"{given[name][0]} and {key} are two names of {name} and disagree{told}; give one of them"
                     )
@@ -381,10 +389,10 @@ class Config:
             return given.replace(**cls._translated(options)) if options else given
         if given is None or isinstance(given, Mapping):
             return cls.from_mapping(given, **options)
-        what = (
-            f"got {given!r}; for the brokers' addresses write bootstrap_servers={given!r}"
-            if isinstance(given, str)
-            else (f"got {given!r}")
+        addresses = cls.options().get("bootstrap_servers") if isinstance(given, str) else None
+        shown = repr(given) if addresses is None else addresses.shown(given)
+        what = f"got {shown}" + (
+            f"; for the brokers' addresses write bootstrap_servers={shown}" if isinstance(given, str) else ""
         )
         article = "an" if cls.__name__[0] in "AEIO" else "a"
         raise ConfigError(f"settings are a mapping or {article} {cls.__name__}, {what}")

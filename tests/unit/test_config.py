@@ -327,6 +327,31 @@ def test_what_is_no_address_is_refused_before_it_is_looked_up(text: str) -> None
         ProducerConfig(bootstrap_servers=text)
 
 
+@pytest.mark.parametrize(
+    ("servers", "shown"),
+    [
+        ("me:hush@host:9092", "'***@host:9092'"),
+        ("SASL_SSL://me:hush@host:9092", "'***@host:9092'"),
+        ("me:hu,hush/@:@host:9092", "'***@host:9092'"),
+        ("a:1,me:hush@host:9092,b:2", "'***@host:9092,b:2'"),
+        (["a:1", "me:hush@host:9092"], "['a:1', '***@host:9092']"),
+        (("me:hush@host",), "['***@host']"),
+        (b"me:hush@host:9092", "***@host:9092'"),
+        ([5, "me:hush@host:9092"], "[5, '***@host:9092']"),
+    ],
+)
+@pytest.mark.parametrize("config", [ProducerConfig, ConsumerConfig, AdminConfig])
+def test_a_login_in_an_address_is_not_shown(config: type[ClientConfig], servers: Any, shown: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(bootstrap_servers=servers)
+    assert "hush" not in str(caught.value) and f"bad value for bootstrap_servers: {shown};" in str(caught.value)
+    if isinstance(servers, str):
+        assert "sasl.username" in str(caught.value) and "sasl_username" in str(caught.value)
+    with pytest.warns(ConfigWarning), pytest.raises(ConfigError) as caught:
+        config.from_mapping({"metadata.broker.list": servers, "bootstrap.servers": "x:2"})
+    assert "disagree" in str(caught.value) and "hush" not in str(caught.value)
+
+
 @pytest.mark.parametrize("key", ["frobnicate", "x", "no.such.thing"])
 def test_nothing_far_away_is_suggested(key: str) -> None:
     with pytest.raises(ConfigError, match=rf"unknown configuration key {key}; help\(ProducerConfig\)"):
@@ -361,5 +386,8 @@ def test_the_reason_why_a_name_means_nothing_is_kept() -> None:
 def test_an_address_in_place_of_settings(make: Any) -> None:
     with pytest.raises(ConfigError, match="bootstrap_servers='host:9092'"):
         make("host:9092")
+    with pytest.raises(ConfigError, match=r"bootstrap_servers='\*\*\*@host:9092'") as caught:
+        make("me:hush@host:9092")
+    assert "hush" not in str(caught.value)
     with pytest.raises(ConfigError, match="settings are a mapping"):
         make(5)

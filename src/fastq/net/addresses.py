@@ -5,6 +5,7 @@ Rules of this file:
   listeners.
 - A literal address never touches the resolver. A name is looked up in a thread of its own that nobody waits for: a
   resolver that hangs must not hold up an event loop, a lock, or the end of the process.
+- A login is no part of an address. What stands before an `@` may be one, and is in no message.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from fastq.values import NamedTuple
 
 DEFAULT_PORT = 9092
 _NOT_IN_HOSTS = frozenset("/\\?#@,;")
+_NO_LOGIN = (
+    "HOST:PORT without a login, which goes into sasl.username and sasl.password (in Python sasl_username and sasl_password; on a command "
+    "line --property sasl.username=..., or a file for --command-config)"
+)
 _SCHEME = r"^[A-Za-z][A-Za-z0-9_+.-]*://"  # compiled by its first use, as re keeps it
 
 
@@ -36,6 +41,16 @@ class Endpoint(NamedTuple):
 
     family: int
     sockaddr: tuple[str, int] | tuple[str, int, int, int]
+
+
+def without_logins(servers: object) -> str:
+    """What was given for one or more addresses, as a message may show it: of a string nothing that is before its last `@`."""
+    quoted = repr(servers)
+    if "@" not in quoted:
+        return quoted
+    if isinstance(servers, (list, tuple)):
+        return "[" + ", ".join(map(without_logins, servers)) + "]"
+    return repr("***@" + servers.rpartition("@")[2]) if isinstance(servers, str) else "***@" + quoted.rpartition("@")[2]
 
 
 def parse_address(text: str) -> Address:
@@ -59,9 +74,12 @@ def parse_address(text: str) -> Address:
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:
-    """All servers of a comma-separated string or a list, duplicates dropped, order kept."""
+    """All servers of a comma-separated string or a list, duplicates dropped, order kept. ValueError says what is allowed."""
     if isinstance(servers, str):
         servers = [server for server in servers.split(",") if server.strip()]
+    servers = list(servers)
+    if any("@" in server for server in servers):  # looked at before each for itself: a password may have commas
+        raise ValueError(_NO_LOGIN)
     return tuple(dict.fromkeys(parse_address(server) for server in servers))
 
 

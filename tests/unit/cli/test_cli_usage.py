@@ -50,6 +50,21 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--bootstrap", "me:hush@127.0.0.1:9092"),
+        ("--bootstrap", "127.0.0.1:9092,me:hush@127.0.0.1:9093"),
+        ("--property", "bootstrap.servers=SASL_SSL://me:hush@127.0.0.1:9092"),
+    ],
+)
+def test_a_login_in_an_address_is_not_shown_and_it_is_said_where_it_goes(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, str]
+) -> None:
+    line = complaint(capsys, "topics", "list", *arguments)
+    assert "hush" not in line and "***@127.0.0.1" in line and "--property sasl.username=" in line
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
     line = complaint(capsys, *command.split(), "--no-such-option", "x", "y", "z", "zz")

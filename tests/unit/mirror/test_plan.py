@@ -138,8 +138,13 @@ def test_a_file_is_read_and_what_is_wrong_in_it_named(tmp_path: Path) -> None:
         (sides + 'producer.acks = 1\n[mirror]\ntopics = ["a"]', r"\[target\]: .*needs idempotence"),
         (sides + 'consumer.fetch.min.bite = 1\n[mirror]\ntopics = ["a"]', "did you mean fetch_min_bytes"),
         (sides + 'value.serializer = "json"\n[mirror]\ntopics = ["a"]', "decided by the mirror"),
+        (
+            sides.replace('"b:1"', '"me:hush@b:1"') + '[mirror]\ntopics = ["a"]',
+            r"\[target\]: [^@]*'\*\*\*@b:1'.*sasl.username",
+        ),
         (sides.replace('bootstrap.servers = "b:1"', "") + '[mirror]\ntopics = ["a"]', "no bootstrap.servers"),
     ):
         path.write_text(text)
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=words) as caught:
             load_config(path)
+        assert "hush" not in str(caught.value)
