@@ -69,7 +69,8 @@ class FollowerLog(Protocol):
 
 def go_back_to_gap(log: FollowerLog, partition: object, leader: object, *, in_sync: bool) -> None:
     """Have a log end where records are missing in its middle, so that what the leader has comes anew. Not one that is in sync, or eligible:
-    were the others gone then, it would lead without what it has above the gap, which is committed."""
+    were the others gone then, it would lead without what it has above the gap, which is committed. So only before the first fetch in a
+    leader epoch, or of a process: a leader that has seen it at the end may have it in sync again before this node hears of that."""
     gap = log.gap_offset
     if gap is None:
         return
@@ -77,7 +78,8 @@ def go_back_to_gap(log: FollowerLog, partition: object, leader: object, *, in_sy
     if in_sync:
         logger.warning(
             what
-            + "it stays as it is, as the replica is in sync, or eligible: they come from %s when it follows anew and is neither",
+            + "it stays as it is, as the replica is in sync, or eligible: they come from %s when it follows anew and is neither, as "
+            "after a restart of this node while others are in sync",
             partition,
             gap,
             leader,
