@@ -152,3 +152,36 @@ def test_a_damaged_batch_is_passed_on_to_nobody(cluster: Cluster) -> None:
     lead(cluster, bad)
     assert read(cluster) == [value(number) for number in range(COUNT)]
     assert segment(bad).read_bytes() == segment(good).read_bytes()
+
+
+def test_a_leader_that_lacks_records_in_its_middle_has_them_back_by_a_restart() -> None:
+    """It was the last in sync as power went, so that it leads as it is; a replica that has them comes in sync, and it restarts."""
+    with Cluster(4, in_memory=True, config={"min.insync.replicas": 1}) as cluster:
+        node, other = cluster.node(4), cluster.node(1)
+        with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            small = {"segment.bytes": str(1 << 20)}
+            admin.create_topic(TP.topic, replica_assignments={0: [4, 1]}, configs=small)
+        with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer:
+            for number in range(COUNT):
+                producer.send(TP.topic, value(number) * 3000, partition=0).result(60)
+        cluster.wait_in_sync()
+        folder = node.data_dir / str(TP)
+        segments = sorted(folder.glob("*.log"))
+        assert len(segments) > 3
+        gone = int(segments[1].stem), int(segments[2].stem)
+        other.kill()
+        until(lambda: in_sync(cluster) == {4}, cluster)
+        node.kill()
+        segments[1].write_bytes(b"")
+        (node.data_dir / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+        node.start()
+        until(lambda: cluster.leader(*TP) is node, cluster)
+        other.start()
+        cluster.wait_in_sync()
+        numbers = [number for number in range(COUNT) if not gone[0] <= number < gone[1]]
+        assert cluster.leader(*TP) is node and read(cluster) == [value(number) * 3000 for number in numbers]
+        node.restart()
+        cluster.wait_in_sync()
+        assert f"records are missing from offset {gone[0]} on in the middle of the log" in node.log, node.log
+        lead(cluster, node)
+        assert read(cluster) == [value(number) * 3000 for number in range(COUNT)]
