@@ -6,6 +6,7 @@ and a str is no list of its letters.
 
 from __future__ import annotations
 
+from math import inf
 from operator import index
 
 TYPE_CHECKING = False  # as in fastq/__init__.py
@@ -30,13 +31,32 @@ def int_of(given: Any, what: str, least: int, most: int = INT64_MAX) -> int:
     return number
 
 
-def number_of(given: Any, what: str, least: float) -> float:
-    """A number with a fraction or without. Raises TypeError for what is none, ValueError below `least` and for NaN."""
+def number_of(given: Any, what: str, least: float, most: float = inf) -> float:
+    """A number with a fraction or without. Raises TypeError for what is none, ValueError outside of least to most, and for NaN."""
     if isinstance(given, bool) or not hasattr(given, "__float__"):
         raise TypeError(f"{what} is a number, got {given!r}")
-    if not given >= least:
-        raise ValueError(f"{what} is {least} or more, got {given!r}")
+    if not least <= given <= most:
+        raise ValueError(f"{what} is {least} {'or more' if most == inf else f'to {most}'}, got {given!r}")
     return float(given)
+
+
+def text_of(given: Any, what: str) -> str:
+    """A name: a str, not an empty one. Raises TypeError, or ValueError."""
+    if not isinstance(given, str):
+        raise TypeError(f"{what} is a str, got {given!r}")
+    if not given:
+        raise ValueError(f"{what} is a str that is not empty, got {given!r}")
+    return given
+
+
+def without_logins(servers: object) -> str:
+    """What was given for one or more addresses, as a message may show it: of a string nothing that is before its last `@`."""
+    quoted = repr(servers)
+    if "@" not in quoted:
+        return quoted
+    if isinstance(servers, (list, tuple)):
+        return "[" + ", ".join(map(without_logins, servers)) + "]"
+    return repr("***@" + servers.rpartition("@")[2]) if isinstance(servers, str) else "***@" + quoted.rpartition("@")[2]
 
 
 def mapping_of(given: Mapping[K, V], what: str, example: str) -> Mapping[K, V]:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from fastq.arguments import without_logins
 from fastq.errors import ConfigError
-from fastq.net.addresses import Address, parse_servers, without_logins
+from fastq.net.addresses import Address, parse_servers
 from fastq.settings import INT32_MAX, INT64_MAX, Config, Renamed, option, renamed, to_tuple
 from fastq.settings import ConfigWarning as ConfigWarning
 

@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "serializers": {"errors", "callbacks"},
     "interceptors": {"errors", "values", "callbacks", "recurring"},
     "recurring": set[str](),
-    "schema_registry": {"errors", "lazy"},
+    "schema_registry": {"errors", "lazy", "arguments", "callbacks"},
     "protocol": FLOOR,
     "metadata": FLOOR | {"protocol"},
     "other_clients": set[str](),

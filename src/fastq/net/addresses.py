@@ -43,16 +43,6 @@ class Endpoint(NamedTuple):
     sockaddr: tuple[str, int] | tuple[str, int, int, int]
 
 
-def without_logins(servers: object) -> str:
-    """What was given for one or more addresses, as a message may show it: of a string nothing that is before its last `@`."""
-    quoted = repr(servers)
-    if "@" not in quoted:
-        return quoted
-    if isinstance(servers, (list, tuple)):
-        return "[" + ", ".join(map(without_logins, servers)) + "]"
-    return repr("***@" + servers.rpartition("@")[2]) if isinstance(servers, str) else "***@" + quoted.rpartition("@")[2]
-
-
 def parse_address(text: str) -> Address:
     """`HOST:PORT`, `[::1]:9092` or `HOST`; ValueError says what is allowed."""
     server = re.sub(_SCHEME, "", text.strip())

@@ -17,6 +17,7 @@ import asyncio
 import base64
 import http.client
 import json
+import re
 import ssl
 import threading
 import time
@@ -27,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from fastq.arguments import int_of, number_of, text_of, without_logins
 from fastq.errors import LoadingWouldBlock, SchemaRegistryError, SchemaRegistryTimeout, WaitTimeout
 
 T = TypeVar("T")
@@ -37,6 +39,8 @@ SAID_MAX = 2_000
 """Characters of a registry's own words in an error."""
 CACHED_MAX = 1_000
 RETRY_PAUSE_S = 0.1
+TIMEOUT_S = 0.001, 86_400.0
+INT32_MAX = 2**31 - 1
 
 
 class SchemaReference(NamedTuple):
@@ -110,15 +114,16 @@ class SchemaRegistryClient:
         latest_ttl_s: float = 300.0,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        given = url.split(",") if isinstance(url, str) else list(url)
-        servers = [_without_login(one.strip().rstrip("/")) for one in given if one.strip()]
-        if not servers or any(not server.startswith(("http://", "https://")) for server, _ in servers):
-            raise ValueError(f"url is http://host:port or https://host:port, or several, got {url!r}")
+        servers = _servers(url)
         self.urls = [server for server, _ in servers]
-        self._logins = [basic_auth or login for _, login in servers]
-        self._bearer_token = bearer_token
-        self._headers = dict(headers or {})
-        self._timeout_s, self._retries, self._latest_ttl_s = timeout_s, retries, latest_ttl_s
+        self._logins = [_login(basic_auth) or login for _, login in servers]
+        self._bearer_token = None if bearer_token is None else _header("bearer_token", bearer_token)
+        self._headers = _headers(headers or {})
+        self._timeout_s = number_of(timeout_s, "timeout_s", *TIMEOUT_S)
+        self._retries = int_of(retries, "retries", 0, 100)
+        self._latest_ttl_s = number_of(latest_ttl_s, "latest_ttl_s", 0)
+        if ssl_context is not None and not isinstance(ssl_context, ssl.SSLContext):
+            raise TypeError(f"ssl_context is an ssl.SSLContext, got {ssl_context!r}")
         self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=ssl_context), RedirectsNowhere())
         self._lock = threading.RLock()
         self._schemas: dict[tuple[int, str | None], Schema] = {}
@@ -143,7 +148,7 @@ class SchemaRegistryClient:
             query = {"normalize": "true"} if normalize else {}
             path = _path("subjects", subject, "versions")
             return self._request(
-                "POST", path, schema.to_json(), lambda answer: _number(answer["id"]), query, subject=subject
+                "POST", path, _body(schema), lambda answer: _number(answer["id"]), query, subject=subject
             )
 
         return self._cached(self._ids, key, ask)
@@ -154,7 +159,7 @@ class SchemaRegistryClient:
         def ask() -> RegisteredSchema:
             query = {"normalize": "true"} if normalize else {}
             path = _path("subjects", subject)
-            return self._request("POST", path, schema.to_json(), _registered, query, subject=subject)
+            return self._request("POST", path, _body(schema), _registered, query, subject=subject)
 
         return self._cached(self._registered, (subject, schema), ask)
 
@@ -166,17 +171,17 @@ class SchemaRegistryClient:
 
         def ask() -> Schema:
             query = {"format": format} if format else {}
-            path = _path("schemas", "ids", str(schema_id))
+            path = _path("schemas", "ids", str(int_of(schema_id, "the id of a schema", 0, INT32_MAX)))
             return self._request("GET", path, None, Schema.from_json, query, schema_id=schema_id)
 
         return self._cached(self._schemas, (schema_id, format), ask)
 
     def version(self, subject: str, version: int, *, format: str | None = None) -> RegisteredSchema:
-        """One version of a subject."""
+        """One version of a subject. That which is the newest is what `latest` is for."""
 
         def ask() -> RegisteredSchema:
             query = {"format": format} if format else {}
-            path = _path("subjects", subject, "versions", str(version))
+            path = _path("subjects", subject, "versions", _version(version))
             return self._request("GET", path, None, _registered, query, subject=subject)
 
         return self._cached(self._versions, (subject, version), ask)
@@ -206,9 +211,11 @@ class SchemaRegistryClient:
 
     def compatible(self, subject: str, schema: Schema, version: int | str = "latest") -> bool:
         """Whether a schema may follow a version of a subject, by the subject's compatibility level."""
-        path = _path("compatibility", "subjects", subject, "versions", str(version))
+        path = _path(
+            "compatibility", "subjects", subject, "versions", version if version == "latest" else _version(version)
+        )
         return self._request(
-            "POST", path, schema.to_json(), lambda answer: _truth(answer["is_compatible"]), subject=subject
+            "POST", path, _body(schema), lambda answer: _truth(answer["is_compatible"]), subject=subject
         )
 
     def compatibility(self, subject: str | None = None) -> str:
@@ -222,17 +229,18 @@ class SchemaRegistryClient:
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
         """BACKWARD, FORWARD, FULL, each also with _TRANSITIVE, or NONE."""
         path = "/config" if subject is None else _path("config", subject)
-        self._request("PUT", path, {"compatibility": level}, lambda answer: None, subject=subject)
+        self._request("PUT", path, {"compatibility": text_of(level, "a level")}, lambda answer: None, subject=subject)
 
     def delete_subject(self, subject: str) -> list[int]:
         """Delete all versions of a subject; answers which."""
+        path = _path("subjects", subject)
         with self._lock:
             caches: list[dict[Any, Any]] = [self._ids, self._registered, self._versions]
             for cache in caches:
                 for key in [key for key in cache if key[0] == subject]:
                     del cache[key]
             self._latest.pop(subject, None)
-        return self._request("DELETE", _path("subjects", subject), None, _numbers, subject=subject)
+        return self._request("DELETE", path, None, _numbers, subject=subject)
 
     # -- own ------------------------------------------------------------------------------------------------------
 
@@ -412,7 +420,64 @@ def _list(body: Any) -> list[Any]:
 
 
 def _path(*parts: str) -> str:
-    return "".join("/" + urllib.parse.quote(part, safe="") for part in parts)
+    return "".join("/" + urllib.parse.quote(text_of(part, "a subject"), safe="") for part in parts)
+
+
+def _version(given: Any) -> str:
+    return str(int_of(given, "a version of a subject", 1, INT32_MAX))
+
+
+def _body(schema: Any) -> dict[str, Any]:
+    if not isinstance(schema, Schema):
+        raise TypeError(f"a Schema is needed, as in Schema('{{...}}', \"AVRO\"), got {schema!r}")
+    return schema.to_json()
+
+
+def _servers(url: Any) -> list[tuple[str, tuple[str, str] | None]]:
+    """The urls that were given, without the logins in them, and those. No login is in what they raise."""
+    given = url.split(",") if isinstance(url, str) else list(url) if isinstance(url, (list, tuple)) else [url]
+    if not all(isinstance(one, str) for one in given):
+        raise TypeError(
+            f"url is a str, http://host:port or https://host:port, or a list of such, got {without_logins(url)}"
+        )
+    urls = [one.strip().rstrip("/") for one in given if one.strip()]
+    try:
+        if urls and all(re.match("(?i)https?://.", one) and _has_host(one) for one in urls):
+            return [_without_login(one) for one in urls]
+    except ValueError:  # of brackets, or a port
+        pass
+    raise ValueError(f"url is http://host:port or https://host:port, or several, got {without_logins(url)}")
+
+
+def _has_host(url: str) -> bool:
+    parts = urllib.parse.urlsplit(url)
+    return bool(parts.hostname) and parts.port != 0  # ValueError of what is no port
+
+
+def _login(given: Any) -> tuple[str, str] | None:
+    if given is None:
+        return None
+    if not isinstance(given, (tuple, list)) or len(given) != 2 or not all(isinstance(one, str) for one in given):
+        raise TypeError(f"basic_auth is a pair of str, (user, password), got {type(given).__name__}")
+    user, password = given
+    return user, password
+
+
+def _headers(given: Any) -> dict[str, str]:
+    if not hasattr(given, "items"):
+        raise TypeError(f'headers is a mapping, as in {{"X-Tenant": "a"}}, got {type(given).__name__}')
+    return {
+        text_of(name, "the name of a header"): _header(f"the header {name}", value) for name, value in given.items()
+    }
+
+
+def _header(what: str, given: Any) -> str:
+    """A value of a header, which may be secret and is in no message."""
+    if not isinstance(given, str):
+        raise TypeError(f"{what} is a str, got {type(given).__name__}")
+    if not given.isprintable() or any(letter > "\xff" for letter in given):
+        raise ValueError(f"{what} is printable ISO 8859-1: it has something else, such as the end of a line")
+    return given
 
 
 def _without_login(url: str) -> tuple[str, tuple[str, str] | None]:
@@ -422,6 +487,14 @@ def _without_login(url: str) -> tuple[str, tuple[str, str] | None]:
         return url, None
     login = urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or "")
     return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])), login
+
+
+def check_registry(registry: Any) -> None:
+    """Raises TypeError for what asks no registry, such as the url of one."""
+    if not hasattr(registry, "schema") or not hasattr(registry, "register"):
+        raise TypeError(
+            f"registry is a SchemaRegistryClient, as in SchemaRegistryClient('http://registry:8081'), got {type(registry).__name__}"
+        )
 
 
 def _refuse_in_event_loop(url: str, load: Callable[[], object]) -> None:

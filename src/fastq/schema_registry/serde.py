@@ -11,9 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from fastq.callbacks import check_plain
 from fastq.errors import DeserializationError, LoadingWouldBlock
 from fastq.schema_registry import wire
-from fastq.schema_registry.client import Schema, SchemaRegistryClient
+from fastq.schema_registry.client import Schema, SchemaRegistryClient, check_registry
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -60,6 +61,8 @@ class SchemaSerializer:
         use_latest_version: bool,
         normalize: bool,
     ) -> None:
+        check_registry(registry)
+        check_plain(subject_name_strategy, "subject_name_strategy", "It answers a subject")
         self.registry = registry
         self.is_key = is_key
         self._given = schema
@@ -123,6 +126,7 @@ class SchemaDeserializer(Generic[T]):
     schema_format: str | None = None
 
     def __init__(self, registry: SchemaRegistryClient) -> None:
+        check_registry(registry)
         self.registry = registry
         self._known: dict[int, T] = {}
 

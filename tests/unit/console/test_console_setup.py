@@ -79,13 +79,15 @@ def test_what_cannot_be_served_is_told_at_the_start(capsys: pytest.CaptureFixtur
     pem.write_text("no PEM")
     for options, code, words in (
         (("--schema-registry", "nonsense"), 2, "url is http://host:port"),
+        (("--schema-registry", "me:hush@h:8081"), 2, "got '***@h:8081'"),
+        (("--bootstrap", "me:hush@h:9092"), 2, "'***@h:9092'; allowed: HOST:PORT without a login"),
         (("--property", "foo=bar"), 2, "foo"),
         (("--tls-certificate", str(pem), "--tls-key", str(pem)), 2, f"--tls-key {pem} are no PEM chain"),
         (("--tls-certificate", str(pem), "--tls-key", str(tmp_path / "none")), 1, "none: no such file"),
     ):
         assert main(["console", "--listen", "127.0.0.1:0", *options]) == code, options
         told = capsys.readouterr()
-        assert words in told.err and "fastq console on" not in told.out, told
+        assert words in told.err and "fastq console on" not in told.out and "hush" not in told.err, told
 
 
 class _NoTerminal(io.BytesIO):
