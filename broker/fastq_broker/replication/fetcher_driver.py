@@ -120,6 +120,8 @@ class _Runner:
         if self.turns.closed:
             return
         if error is None:
+            if self._failing:
+                logger.warning("following %s: it answers again", self.leader)
             self._failing = False
             take(number, answer, self.now())
         else:

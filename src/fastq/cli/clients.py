@@ -29,7 +29,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_S = 10.0
 INTERRUPTED_CLOSE_S = 3.0
 CONNECTION_SETUP_MS = "2000"
-"""How long an admin client tries the first time to connect to a broker, and each further time twice as long: with Kafka's ten seconds a
+"""How long a command tries the first time to connect to a broker, and each further time twice as long: with Kafka's ten seconds a
 command would wait for one broker that stands still, where any other can answer."""
 
 
@@ -96,11 +96,15 @@ def opened_admin(options: argparse.Namespace) -> Iterator[Admin]:
     """An admin client that has reached a broker."""
     from fastq import Admin
 
-    patience = {"socket_connection_setup_timeout_ms": Default(CONNECTION_SETUP_MS)}
-    with Admin(client_settings(options, **patience)) as admin:
+    with Admin(client_settings(options, **_patience())) as admin:
         reach(admin._client.driver, options)
         with _helped():
             yield admin
+
+
+def _patience() -> dict[str, Any]:
+    """Less than --connect-timeout for each broker, or one that stands still has it all."""
+    return {"socket_connection_setup_timeout_ms": Default(CONNECTION_SETUP_MS)}
 
 
 @contextlib.contextmanager
@@ -134,7 +138,7 @@ def opened_producer(options: argparse.Namespace, **settings: Any) -> Iterator[Pr
     """A producer that has reached a broker. What becomes of its records the commands tell themselves, each once."""
     from fastq import Producer
 
-    made = Producer(client_settings(options, "producer", **settings))
+    made = Producer(client_settings(options, "producer", **_patience(), **settings))
     with undelivered_untold(), made as producer, _closed_soon(producer):
         reach(producer._driver, options)
         yield producer
@@ -145,7 +149,7 @@ def opened_consumer(options: argparse.Namespace, topics: Sequence[str], **settin
     """A consumer that has reached a broker. It makes no topics: a name that is misspelt is to be told."""
     from fastq import Consumer
 
-    settings = {"allow_auto_create_topics": False, **settings}
+    settings = {"allow_auto_create_topics": False, **_patience(), **settings}
     with Consumer(client_settings(options, "consumer", **settings), *topics) as consumer, _closed_soon(consumer):
         reach(consumer._driver, options)
         yield consumer

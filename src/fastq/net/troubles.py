@@ -4,7 +4,8 @@ Rules of this file:
 - A subject (an address, a partition, a group) is in trouble from the first attempt that failed until one has come through. Whoever makes
   the attempts reports both, and once in a while as long as it lasts: there are no timers here.
 - What passes within the grace is not said: an ordinary change of leaders, a rebalance. Then a cause is said when it is new, another one at
-  the earliest CHANGE_S after the line before, and each again after REPEAT_S.
+  the earliest CHANGE_S after the line before, and each again after REPEAT_S, then after twice as long each time, up to REPEAT_MAX_S: what
+  lasts for days is no line every half a minute.
 - Subjects that have the same trouble share a line, and there is one of them in CHANGE_S: a thousand partitions do not flood the log.
 - What was said is taken back, with how long it took, once for all that had a line together.
 - What nobody tries for now is no trouble, and is none that has lasted when it is tried again; what was said of it is taken back then.
@@ -20,6 +21,7 @@ from fastq.errors import FastqError
 
 CHANGE_S = 1.0
 REPEAT_S = 30.0
+REPEAT_MAX_S = 3600.0
 GRACE_S = 3.0
 """As long as a topic may take to be known (`UNKNOWN_GRACE_S` of consumers), and longer than a change of leaders that all goes well with."""
 NAMED_MAX = 5
@@ -29,28 +31,32 @@ CAUSES_MAX = 20
 
 
 class Told:
-    """What was said of one subject. Invariants: `told` has when each cause was said last; it is empty while nothing was said."""
+    """What was said of one subject. Invariants: `told` has when each cause may be said again, and how long after it was said last that is;
+    it is empty while nothing was said."""
 
     __slots__ = ("attempts", "since", "told", "told_at")
 
     def __init__(self, since: float) -> None:
         self.since = since
         self.attempts = 0
-        self.told: dict[Hashable, float] = {}
+        self.told: dict[Hashable, tuple[float, float]] = {}
         self.told_at = float("-inf")
 
     def due(self, cause: Hashable, now: float, grace_s: float) -> bool:
         """Whether this cause is to be said now."""
         if now - self.told_at < CHANGE_S or (not self.told and now - self.since < grace_s):
             return False
-        return now - self.told.get(cause, float("-inf")) >= REPEAT_S
+        return cause not in self.told or now >= self.told[cause][0]
 
     def say(self, cause: Hashable, now: float) -> str:
         """It is being said: words for how long it has lasted, where it was said before."""
-        again = f" (for {now - self.since:.0f} s now, {self.attempts} attempts)" if cause in self.told else ""
+        again, wait_s = "", REPEAT_S
+        if cause in self.told:
+            again = f" (for {now - self.since:.0f} s now, {self.attempts} attempts)"
+            wait_s = min(2 * self.told[cause][1], REPEAT_MAX_S)
         if len(self.told) >= CAUSES_MAX:
             self.told.clear()
-        self.told[cause] = self.told_at = now
+        self.told[cause], self.told_at = (now + wait_s, wait_s), now
         return again
 
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fastq.cli import entry, main, produce
+from fastq.cli import clients, entry, main, produce
 from fastq.cli.clients import client_settings
 from fastq.cli.entry import build_parser
 from fastq.cli.output import Progress, UsageError, shown_in_json
@@ -63,6 +63,23 @@ def test_a_login_in_an_address_is_not_shown_and_it_is_said_where_it_goes(
 ) -> None:
     line = complaint(capsys, "topics", "list", *arguments)
     assert "hush" not in line and "***@127.0.0.1" in line and "--property sasl.username=" in line
+
+
+@pytest.mark.parametrize("more", [(), ("--property", "socket.connection.setup.timeout.ms=5000")])
+def test_one_broker_that_stands_still_has_not_all_the_time_that_a_command_has(
+    monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    """`fastq produce` and `fastq consume` gave up, where another address would have answered."""
+    monkeypatch.setattr(clients, "reach", lambda *_: None)
+    options = build_parser().parse_args(["produce", "logs", "--bootstrap", "127.0.0.1:1", *more])
+    with (
+        clients.opened_producer(options) as producer,
+        clients.opened_consumer(options, []) as consumer,
+        clients.opened_admin(options) as admin,
+    ):
+        for config in (producer.config, consumer.config, admin.config):
+            assert config.socket_connection_setup_timeout_ms == (5000 if more else 2000)
+            assert config.socket_connection_setup_timeout_ms < 1000 * options.connect_timeout
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -244,7 +244,7 @@ def test_a_leader_that_comes_back_elsewhere_is_asked_there() -> None:
     asyncio.run(scenario())
 
 
-def test_a_leader_that_is_away_for_a_while_is_asked_again() -> None:
+def test_a_leader_that_is_away_for_a_while_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         broker, follower, name = Broker(1), Node2(), partition(0)
         node = await broker.start()
@@ -256,6 +256,8 @@ def test_a_leader_that_is_away_for_a_while_is_asked_again() -> None:
         lead.append(0, b"more")
         await broker.start(node.port)
         await until(lambda: follower.logs[name].log_end_offset == 2)
+        gone, back = (record.message for record in caplog.records if "following" in record.message)
+        assert gone.startswith(f"following {node}: ") and back == f"following {node}: it answers again"
         follower.fetchers.unfollow([name.key])
         assert follower.fetchers.followed == {}
         lead.append(0, b"yet more")
