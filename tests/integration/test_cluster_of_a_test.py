@@ -38,7 +38,7 @@ def test_its_nodes_fail_one_by_one_and_the_next_cluster_goes_on(tmp_path: Path) 
 
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="one node or more, not 0"):
+    with pytest.raises(ValueError, match="nodes is 1 to 100, got 0"):
         Cluster(0)
     with pytest.raises(KeyError, match="no node 2: they are 1 to 1"):
         Cluster(1, tmp_path / "one").node(2)

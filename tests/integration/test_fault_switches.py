@@ -285,9 +285,9 @@ def test_mistakes_of_a_test(broker: Broker) -> None:
         broker.fail("Prodcue", error=6)
     with pytest.raises(ValueError, match="there is no error 'NOT_LEADER'"):
         broker.fail("Produce", error="NOT_LEADER")
-    with pytest.raises(ValueError, match="times is 1 or more"):
+    with pytest.raises(ValueError, match=r"times .* is 1 or more"):
         broker.disconnect("Produce", times=0)
-    with pytest.raises(ValueError, match="seconds are 0 or more"):
+    with pytest.raises(ValueError, match="seconds is 0 to"):
         broker.delay("Produce", seconds=-1)
     with pytest.raises(RuntimeError, match="does not run"):
         Broker().fail("Produce", error=6)

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from fastq.arguments import int_of, mapping_of, text_of
 from fastq.testing.switches import COMMAND_TIMEOUT_S, FaultSwitches
 
 if TYPE_CHECKING:
@@ -71,14 +72,14 @@ class Broker(FaultSwitches):
         in_memory: bool = False,
         metrics: bool = False,
     ) -> None:
-        self.host = host
-        self.port = port
-        self.config = dict(config or {})
-        self.node_id = node_id
-        self.env = dict(env or {})
+        self.host = text_of(host, "host")
+        self.port = int_of(port, "port", 0, 65535)
+        self.config = settings_of(config)
+        self.node_id = None if node_id is None else int_of(node_id, "node_id", 0, 2**31 - 1)
+        self.env = environment_of(env)
         self._metrics = metrics
         self._own_dir = data_dir is None
-        self.data_dir = Path(data_dir) if data_dir is not None else temporary_dir(in_memory)
+        self.data_dir = directory_of(data_dir) if data_dir is not None else temporary_dir(in_memory)
         self._process: subprocess.Popen[str] | None = None
         self._asked_to_stop = False
         self._log: list[str] = []
@@ -260,6 +261,35 @@ class Broker(FaultSwitches):
         if self._process is None:
             raise RuntimeError("the broker does not run")
         return self._process
+
+
+def settings_of(config: Mapping[str, object] | None) -> dict[str, object]:
+    """The settings that were given. Raises TypeError, ValueError."""
+    given = mapping_of(config or {}, "config", '{"log.retention.hours": 48}')
+    for name, value in given.items():
+        if value is None:
+            raise ValueError(
+                f"config: {text_of(name, 'the name of a setting')} is None; leave it out, and its default holds"
+            )
+    return {text_of(name, "the name of a setting"): value for name, value in given.items()}
+
+
+def environment_of(env: Mapping[str, str] | None) -> dict[str, str]:
+    """The variables that were given. Raises TypeError, ValueError."""
+    given = mapping_of(env or {}, "env", '{"TZ": "UTC"}')
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise TypeError(f"env: {text_of(name, 'the name of a variable')} is a str, got {value!r}")
+    return {text_of(name, "the name of a variable"): value for name, value in given.items()}
+
+
+def directory_of(data_dir: str | os.PathLike[str]) -> Path:
+    """A directory that was given. Raises TypeError, and ValueError for an empty name, which would be where the process is."""
+    if isinstance(data_dir, str):
+        return Path(text_of(data_dir, "data_dir"))
+    if not isinstance(data_dir, os.PathLike):
+        raise TypeError(f"data_dir is a str or a path, got {data_dir!r}")
+    return Path(data_dir)
 
 
 def temporary_dir(in_memory: bool) -> Path:

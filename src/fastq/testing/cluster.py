@@ -26,15 +26,27 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fastq.admin import Admin, ElectionType
+from fastq.arguments import int_of
 from fastq.errors import UnknownTopicOrPartition
 from fastq.metadata import TopicPartition
 from fastq.protocol.uuid import random_uuid, uuid_to_str
-from fastq.testing import READY_TIMEOUT_S, STOP_TIMEOUT_S, Broker, BrokerFailed, broker_environment, temporary_dir
+from fastq.testing import (
+    READY_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    Broker,
+    BrokerFailed,
+    broker_environment,
+    directory_of,
+    environment_of,
+    settings_of,
+    temporary_dir,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 CONTROLLERS_MAX = 3
+NODES_MAX = 100
 LOOPBACK = "127.0.0.1"
 
 
@@ -44,8 +56,8 @@ class Cluster:
     `nodes`: how many, 1 or more. `data_dir`: where their directories are made (None: a temporary directory, removed at the end; with
     `in_memory` one that is in memory, where the system has such a place); a cluster that was there goes on, at the same ports. `config`:
     settings of all nodes, by Kafka name or in Python's spelling; unless they say otherwise, topics have three replicas, or as many as
-    there are nodes, of which two have to be in sync. `env`: of all processes. ValueError for less than one node, and for a directory of
-    another number of nodes.
+    there are nodes, of which two have to be in sync. `env`: of all processes. ValueError for less than one node or more
+    than 100, and for a directory of another number of nodes.
     """
 
     def __init__(
@@ -57,11 +69,10 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         in_memory: bool = False,
     ) -> None:
-        if nodes < 1:
-            raise ValueError(f"a cluster has one node or more, not {nodes}")
+        nodes = int_of(nodes, "nodes", 1, NODES_MAX)
+        given, self._env = settings_of(config), environment_of(env)
         self._own_dir = data_dir is None
-        self.data_dir = Path(data_dir) if data_dir is not None else temporary_dir(in_memory)
-        self._env = dict(env or {})
+        self.data_dir = directory_of(data_dir) if data_dir is not None else temporary_dir(in_memory)
         few = min(nodes, 3)
         settings = {
             "default.replication.factor": few,
@@ -69,7 +80,7 @@ class Cluster:
             "offsets.topic.replication.factor": few,
             "transaction.state.log.replication.factor": few,
             "transaction.state.log.min.isr": min(few, 2),
-            **{name.replace("_", "."): value for name, value in (config or {}).items()},
+            **{name.replace("_", "."): value for name, value in given.items()},
         }
         ports = _ports(self.data_dir, nodes)
         self._controllers = {number: controller for number, (_, controller) in ports.items() if controller is not None}

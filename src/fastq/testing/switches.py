@@ -11,10 +11,12 @@ import json
 import socket
 from typing import Any
 
+from fastq.arguments import int_of, number_of, text_of
 from fastq.errors import ErrorCode
 from fastq.protocol.api import APIS
 
 COMMAND_TIMEOUT_S = 10.0
+SECONDS_MAX = (2**31 - 1) // 1000
 
 
 class FaultSwitches:
@@ -46,7 +48,8 @@ class FaultSwitches:
 
     def change_leader(self, topic: str, partition: int = 0) -> int:
         """Elect the partition's leader anew; the new leader epoch. Requests with the old one are refused (74)."""
-        epoch: int = self._command("change_leader", topic=topic, partition=partition)
+        number = int_of(partition, "partition", 0, 2**31 - 1)
+        epoch: int = self._command("change_leader", topic=text_of(topic, "a topic"), partition=number)
         return epoch
 
     def clear_faults(self) -> None:
@@ -92,20 +95,16 @@ def _api_key(name: str) -> int:
 
 def _error_code(error: str | int) -> int:
     try:
-        return int(ErrorCode[error] if isinstance(error, str) else ErrorCode(error))
-    except (KeyError, ValueError):
+        return int(ErrorCode[error] if isinstance(error, str) else ErrorCode(int_of(error, "an error", -1)))
+    except (KeyError, TypeError, ValueError):
         raise ValueError(
             f"there is no error {error!r}; it is a name such as NOT_LEADER_OR_FOLLOWER, or a code"
         ) from None
 
 
 def _times(times: int | None) -> int | None:
-    if times is not None and times < 1:
-        raise ValueError(f"times is 1 or more, or None for all requests, not {times}")
-    return times
+    return None if times is None else int_of(times, "times (None: all requests)", 1)
 
 
 def _seconds(seconds: float) -> float:
-    if not 0 <= seconds < 2**31 / 1000:
-        raise ValueError(f"seconds are 0 or more, not {seconds}")
-    return float(seconds)
+    return number_of(seconds, "seconds", 0, SECONDS_MAX)
