@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,9 @@ class MirrorConfig(NamedTuple):
 
 
 def load_config(path: str | Path) -> MirrorConfig:
-    """The configuration in a TOML file. Raises OSError, and ConfigError for what is wrong in it, with the file's name."""
+    """The configuration in a TOML file. Raises OSError, TypeError, and ConfigError for what is wrong in it, with the file's name."""
+    if not isinstance(path, (str, PathLike)):  # a number would be an open file's, and closed
+        raise TypeError(f"path is a str or a path, got {path!r}")
     parser = toml()
     with open(path, "rb") as file:
         try:

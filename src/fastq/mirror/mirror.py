@@ -53,6 +53,8 @@ class Mirror:
     """
 
     def __init__(self, config: MirrorConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        if not isinstance(config, MirrorConfig):
+            raise TypeError(f"a MirrorConfig is needed, as load_config(path) answers it, got {type(config).__name__}")
         self.config = config
         self.lanes: dict[int, Lane] = {}
         self._clock = clock

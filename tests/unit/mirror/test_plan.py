@@ -10,6 +10,7 @@ import pytest
 from fastq.errors import ConfigError
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, load_config, parse_config
+from fastq.mirror.mirror import Mirror
 from fastq.mirror.names import Names
 from fastq.mirror.state import lane_of
 from fastq.mirror.topics import Mirrored, Provenance, Topic, plan, provenances
@@ -148,3 +149,16 @@ def test_a_file_is_read_and_what_is_wrong_in_it_named(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=words) as caught:
             load_config(path)
         assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [None, 5, True, b"mirror.toml", {}])
+def test_what_names_no_file_is_refused(given: Any) -> None:
+    """An int is an open file's number, which was read and closed."""
+    with pytest.raises(TypeError, match="path is a str or a path"):
+        load_config(given)
+
+
+@pytest.mark.parametrize("given", [None, "mirror.toml", {}])
+def test_a_mirror_is_made_of_its_configuration(given: Any) -> None:
+    with pytest.raises(TypeError, match="a MirrorConfig is needed, as load_config"):
+        Mirror(given)
