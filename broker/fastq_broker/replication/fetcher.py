@@ -43,6 +43,9 @@ LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 LOG_STARTS_S = 1.0
 """How often logs are asked whether retention has moved their start, which the leader wants to know."""
+CATCH_UP_BYTES = 2 << 20
+"""The most that a follower with much to catch up with fetches at a time. A larger answer takes the leader's loop, and then the follower's,
+from others for as long as it takes to send, and to write, all of it; in small ones the two work at the same time."""
 ON_THE_WAY = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -115,11 +118,12 @@ class FetcherConfig:
 
 
 class SendFetch(NamedTuple):
-    """Fetch; `fetched` or `failed` with this number. `wait_ms`: how long the leader may wait for records."""
+    """Fetch; `fetched` or `failed` with this number. `wait_ms`: how long the leader may wait for records; `bytes_max`: of the answer."""
 
     number: int
     plan: FetchPlan
     wait_ms: int
+    bytes_max: int
 
 
 class SendListOffsets(NamedTuple):
@@ -167,6 +171,7 @@ class ReplicaFetcher:
         self._asked: dict[Key, Position] | None = None
         self._number = 0
         self._in_flight = False
+        self._behind = False  # what came last was not all that its leader had
         self._retry_at = 0.0
         self._throttle_at = NEVER
         self._log_starts_at = 0.0
@@ -308,12 +313,16 @@ class ReplicaFetcher:
         self._changed.clear()
         self._throttle_at = now + self.config.backoff_s
         if plan is not None:
-            self._effects.append(SendFetch(self._send(None), plan, self._wait_ms(now)))
+            self._effects.append(SendFetch(self._send(None), plan, self._wait_ms(now), self._bytes_max()))
 
     def _wait_ms(self, now: float) -> int:
         """How long the leader may wait for records: whose pause is over then is not to wait for those that nobody writes to."""
         pauses_s = (self.partitions[key].retry_at - now for key in self._waiting)
         return math.ceil(min(self.config.wait_ms, 1000 * min(pauses_s, default=NEVER)))
+
+    def _bytes_max(self) -> int:
+        """The most of an answer: less while it would be full each time."""
+        return min(self.config.response_bytes_max, CATCH_UP_BYTES) if self._behind else self.config.response_bytes_max
 
     def _wanted(self, key: Key, throttled: Collection[Key]) -> Wanted | None:
         state = self.partitions.get(key)
@@ -351,6 +360,7 @@ class ReplicaFetcher:
                 self._retry_at = now + self.config.backoff_s
             return
         session.answered(response.session_id)
+        self._behind = False
         for part in response.partitions:
             assert part.topic_id is not None  # replicas fetch by topic id
             key = part.topic_id, part.partition
@@ -464,6 +474,7 @@ class ReplicaFetcher:
             high_watermark = max(log.log_start_offset, min(part.high_watermark, log.log_end_offset))
             log.advance_as_follower(high_watermark, min(part.log_start_offset, high_watermark))
         state.lag = max(0, part.high_watermark - log.log_end_offset)
+        self._behind = self._behind or bool(state.lag)
         if len(records):
             self._go_on(state, position.leader_epoch, now)
         elif part.size_bytes:

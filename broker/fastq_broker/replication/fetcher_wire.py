@@ -54,7 +54,7 @@ def fetch_request(effect: SendFetch, config: FetcherConfig, metadata_version: in
     request = FetchRequest(
         max_wait_ms=effect.wait_ms,
         min_bytes=config.min_bytes,
-        max_bytes=config.response_bytes_max,
+        max_bytes=effect.bytes_max,
         session_id=plan.session_id,
         session_epoch=plan.session_epoch,
         topics=topics,
