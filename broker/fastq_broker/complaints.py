@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import sys
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 WRONG_USAGE = 2
 LINE_CHARACTERS_MAX = 2000
@@ -32,7 +34,14 @@ def complain(text: object, command: str = "") -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, whose errors are one line."""
+    """argparse's, whose errors are one line, and say what an option that is none may have meant."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        options, left = self.parse_known_args(args, namespace)
+        if left:
+            near = difflib.get_close_matches(left[0].partition("=")[0], self._option_string_actions, n=1)
+            self.error(f"unrecognized arguments: {' '.join(left)}{f', did you mean {near[0]}?' if near else ''}")
+        return options
 
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG_USAGE, f"{self.prog}: {one_line(message)}; see {self.prog} --help\n")

@@ -93,7 +93,7 @@ class PrometheusExporter:
             yield metric
 
     def serve(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Answer every GET with the text, in a daemon thread; the port, a free one for 0. OSError when it is taken."""
+        """Answer every GET with the text, in a daemon thread; the port, a free one for 0. OSError when it is taken, which names it."""
         exporter = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -112,7 +112,11 @@ class PrometheusExporter:
 
         if self._server is not None:
             raise RuntimeError("the exporter serves already; close it first")
-        self._server = ThreadingHTTPServer((host, port), Handler)
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            reason = f"metrics cannot be served at {host}:{port}: {error.strerror or error}; choose another port, or 0 for a free one"
+            raise OSError(error.errno, reason) from error
         threading.Thread(target=self._server.serve_forever, name="fastq-metrics", daemon=True).start()
         return int(self._server.server_address[1])
 

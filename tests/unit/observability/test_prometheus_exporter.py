@@ -128,3 +128,15 @@ def test_over_http() -> None:
         with pytest.raises(RuntimeError, match="serves already"):
             exporter.serve()
     exporter.close()
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    first, second = PrometheusExporter(), PrometheusExporter()
+    try:
+        port = first.serve()
+        with pytest.raises(OSError, match=f"metrics cannot be served at 127.0.0.1:{port}: .*; choose another port"):
+            second.serve(port=port)
+        assert second.serve() != port, "and it may be tried again"
+    finally:
+        first.close()
+        second.close()
