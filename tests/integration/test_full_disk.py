@@ -251,5 +251,7 @@ def test_producers_wait_below_the_mark_and_nobody_else_does(disk: BrokerOnSmallD
         until(lambda: disk.metric("fastq_log_dir_ballast_bytes") == 2_000_000)
         assert disk.metric("fastq_log_dir_space_level") == 0
     said = [line for line in disk.errors.read_text().splitlines() if "bytes free" in line]
-    assert ["WARNING" in line for line in said] == [True, False, True], said
+    assert ["WARNING" in line for line in said[:3]] == [True, False, True], said
+    # The files of a topic that is deleted go one by one: a look between them finds room for clients, but below the first mark.
+    assert all(line.endswith("bytes free again") for line in said[3:]) and len(said) <= 4, said
     assert len(set(read_all(disk.servers, 3))) == 3

@@ -223,8 +223,8 @@ class Files:
             self.write_all(fd, data[at - position :], at)
 
     def pwrite_uncached(self, fd: int, data: memoryview, position: int) -> int:
-        """`pwrite` of what is to leave the memory once it is on the disk, which is begun at once (Linux 6.14; not all file systems do). A
-        `pwrite` of a subclass is called in any case. Raises OSError too when nothing was taken."""
+        """Write what is to leave the memory once it is on the disk, which is begun at once (Linux 6.14; not all file systems do); how many
+        bytes that was. Where the system cannot, or a subclass has its own `pwrite`, all is written by `write_all`. Raises OSError."""
         written = 0
         if _RWF_DONTCACHE and self.pwrite is os.pwrite:
             with contextlib.suppress(OSError, NotImplementedError):  # what is really wrong, the other says too
