@@ -148,9 +148,19 @@ def what_is_sent_has_the_types_of_the_serializers(options: ProducerOptions) -> N
     plain.send("logs", "text")  # type: ignore[arg-type]
     plain.send("logs", b"", key="text")  # type: ignore[arg-type]
     plain.send("logs", 5)  # type: ignore[arg-type]
+    plain.send_many("logs", [b"bytes", bytearray(b"b"), None], keys=iter([b"k", None, b"k"]))
+    plain.send_many("logs", ["text"])  # type: ignore[list-item]
+    plain.send_many("logs", "text")  # type: ignore[arg-type]
+    plain.send_many("logs", [b""], keys=["text"])  # type: ignore[list-item]
+    plain.send_many("logs", read_topic("logs"))
+    for batch in Consumer("logs").read_batches_to_end():
+        plain.send_many("copies", batch)
+        plain.send_many("copies", batch.values, keys=batch.keys, headers=batch.headers, timestamps=batch.timestamps)
     texts = Producer(value_serializer=text_to_bytes)
     texts.send("logs", "text", key=b"k")
     texts.send("logs", b"bytes")  # type: ignore[arg-type]
+    texts.send_many("logs", ["text", None], keys=[b"k", None])
+    texts.send_many("logs", [b"bytes"])  # type: ignore[list-item]
     texts.send("logs", "text", key="k")  # type: ignore[arg-type]
     typed = Producer(value_serializer=str, key_serializer=int)
     typed.send("logs", "text", key=5)
@@ -161,6 +171,7 @@ def what_is_sent_has_the_types_of_the_serializers(options: ProducerOptions) -> N
     named = Producer(value_serializer="json", key_serializer=text_to_bytes)
     named.send("logs", {"any": 1}, key="text")
     named.send("logs", {"any": 1}, key=b"")  # type: ignore[arg-type]
+    named.send_many("logs", [{"any": 1}, 5], keys=["text", "text"])
     Producer(key_serializer="str", value_serializer="json").send("logs", 5, key=5)
     Producer({"value.serializer": "str"}).send("logs", "text")
     Producer(**options).send("logs", "text")
@@ -170,12 +181,16 @@ def what_is_sent_has_the_types_of_the_serializers(options: ProducerOptions) -> N
 def sends_anything(producer: Producer) -> None:
     """Without types, a producer takes anything."""
     producer.send("logs", "text", key=5)
+    producer.send_many("logs", ["text"], keys=[5])
 
 
 async def async_sends_have_them_too() -> None:
     await AsyncProducer().send("logs", b"bytes")
     await AsyncProducer().send("logs", "text")  # type: ignore[arg-type]
     await (await AsyncProducer(value_serializer=text_to_bytes).send("logs", "text"))
+    await AsyncProducer().send_many("logs", [b"bytes", None])
+    await AsyncProducer().send_many("logs", ["text"])  # type: ignore[list-item]
+    await (await AsyncProducer(value_serializer=text_to_bytes).send_many("logs", ["text"]))
 
 
 def tables(servers: str) -> None:

@@ -17,7 +17,7 @@ import contextlib
 import time
 import warnings
 import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fastq._native.producer_core import AsyncDelivery
     from fastq.producer.options import ProducerOptions
     from fastq.producer.typed import (
+        Arrow,
         Headers,
         KeyOf,
         NamedKeySerializer,
@@ -156,8 +157,8 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
     async def send_many(
         self,
         topic: str,
-        values: Any,
-        keys: Any = None,
+        values: Iterable[V | None] | Arrow,
+        keys: Iterable[K | None] | Arrow | None = None,
         headers: Any = None,
         partition: int | None = None,
         timestamps: Any = None,

@@ -18,7 +18,7 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import length_hint
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from fastq.producer.options import ProducerOptions
     from fastq.producer.typed import (
+        Arrow,
         Headers,
         KeyOf,
         NamedKeySerializer,
@@ -149,8 +150,8 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
     def send_many(
         self,
         topic: str,
-        values: Any,
-        keys: Any = None,
+        values: Iterable[V | None] | Arrow,
+        keys: Iterable[K | None] | Arrow | None = None,
         headers: Any = None,
         partition: int | None = None,
         timestamps: Any = None,

@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 
     Headers: TypeAlias = Iterable[tuple[str, Buffer | None]] | Mapping[str, Buffer | None]
 
+    class ArrowArrayLike(Protocol):
+        """An array or a batch by the Arrow C interface; its types are known when it is taken."""
+
+        def __arrow_c_array__(self, requested_schema: Any = None) -> Any: ...
+
+    class ArrowStreamLike(Protocol):
+        """A table or a stream by the Arrow C interface."""
+
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
+
+    Arrow: TypeAlias = ArrowArrayLike | ArrowStreamLike
+
     class TopicSerializerOf(Protocol[Taken]):
         """`fastq.serializers.TopicSerializer`, of values of one type."""
 
