@@ -37,15 +37,30 @@ LONG_S, LAST_RESORT_S = 3600.0, 240.0
 """What a long form may take on a machine that others use too; how long after a test's own limit all ends."""
 
 
+def left_out(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """With FASTQ_NO_SKIPS=1, as the whole check sets it, what is left out has failed: what a machine lacks is said, not passed."""
+    if report.skipped and os.environ.get("FASTQ_NO_SKIPS") == "1" and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"left out, where nothing may be: {report.longrepr}"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With FASTQ_NO_SKIPS=1, as the whole check sets it, a test that is left out has failed: what a machine lacks is said, not passed."""
+    """Of a test."""
     report = yield
-    if report.skipped and os.environ.get("FASTQ_NO_SKIPS") == "1" and not hasattr(report, "wasxfail"):
-        report.outcome = "failed"
-        report.longrepr = f"left out, where nothing may be: {report.longrepr}"
+    left_out(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Of a whole file, which leaves itself out before there are tests."""
+    report = yield
+    left_out(report)
     return report
 
 
