@@ -1,7 +1,9 @@
 """What an import loads: the milliseconds that every program pays before it does anything, held as a list of modules."""
 
+import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,23 @@ def test_a_blocking_client_loads_nothing_of_the_other_kind() -> None:
     found = loaded_by("from fastq import Producer")
     assert {name for name in found if name.startswith(("fastq.consumer", "fastq.admin", "fastq.net.aio"))} == set()
     assert not any("async" in name for name in found if name.startswith("fastq"))
+
+
+def lazy_packages() -> list[str]:
+    files = [path for path in SOURCES.rglob("__init__.py") if "lazy_names(" in path.read_text(encoding="utf-8")]
+    return sorted(".".join(path.parent.relative_to(SOURCES).parts) for path in files)
+
+
+@pytest.mark.parametrize("package", lazy_packages())
+def test_a_name_is_public_to_programs_and_to_type_checkers_alike(package: str) -> None:
+    """What a package says for type checkers is what it has: a name that one list lacks would be an error for half of its users."""
+    module = import_module(package)
+    assert module.__file__ is not None
+    body = ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body
+    inner = [node for block in body if isinstance(block, ast.If) for node in block.body]
+    named = [node for node in (*body, *inner) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in named if (node.module or "").startswith("fastq.") and node.module != "fastq.lazy"]
+    public = [name for name in module.__all__ if not name.startswith("__")]
+    assert sorted(alias.name for node in ours for alias in node.names) == sorted(public)
+    assert [name for name in public if getattr(module, name, None) is None] == []
+    assert set(public) <= set(dir(module))
