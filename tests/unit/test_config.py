@@ -266,6 +266,12 @@ def test_keys_that_a_program_relies_on_say_what_to_write_instead(key: str, words
             config.from_mapping({key: print})
 
 
+@pytest.mark.parametrize("key", ["on_assign", "on_revoke", "on_lost"])
+def test_listeners_of_a_rebalance_are_given_to_subscribe(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key} is a key of another client: give it to subscribe\(\), as {key}"):
+        ConsumerConfig.from_mapping({key: print})
+
+
 @pytest.mark.parametrize("key", ["socket.keepalive.enable", "api.version.request", "debug", "statistics.interval.ms"])
 def test_keys_that_change_nothing_warn(key: str) -> None:
     with pytest.warns(ConfigWarning, match=f"{re.escape(key)} has no effect"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pickle
 import re
@@ -12,7 +13,7 @@ import fastq_broker
 import kafka.errors
 import pytest
 
-from fastq import Consumer, errors
+from fastq import AsyncConsumer, Consumer, errors
 from fastq.errors import ErrorCode, FastqError, KafkaError, error_for_code
 
 CLASSES = [item for item in vars(errors).values() if inspect.isclass(item) and issubclass(item, FastqError)]
@@ -185,6 +186,18 @@ def test_not_assigned_is_one_error() -> None:
                 call()
             assert isinstance(caught.value, ValueError)
             assert (caught.value.topic, caught.value.partition) == ("t", 0)
+
+
+def test_not_assigned_is_the_same_error_in_asyncio() -> None:
+    async def main() -> None:
+        async with AsyncConsumer(bootstrap_servers="127.0.0.1:1") as consumer:
+            for name in ("seek", "position", "pause", "resume"):
+                with pytest.raises(errors.NotAssigned, match=r"not assigned.*topic t, partition 0"):
+                    answer = getattr(consumer, name)(("t", 0), *([5] if name == "seek" else []))
+                    if inspect.isawaitable(answer):
+                        await answer
+
+    asyncio.run(main())
 
 
 def sources(*kinds: str) -> list[Path]:

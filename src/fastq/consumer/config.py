@@ -88,6 +88,7 @@ class ConsumerConfig(ClientConfig):
         "rebalance_cb": "give subscribe() a listener, or on_assigned, on_revoked and on_lost",
         "on_assign": "give it to subscribe(), as on_assigned",
         "on_revoke": "give it to subscribe(), as on_revoked",
+        "on_lost": "give it to subscribe(), as on_lost",
         "on_commit": "give commit_async() a callback",
         "offset_commit_cb": "give commit_async() a callback",
         "enable_auto_offset_store": "what was handed out counts as stored when the next is asked for; to store by hand, set "
