@@ -137,14 +137,26 @@ def work(producer: Producer, consumer: Consumer, transaction: Any, target: str, 
     at("offsets")
 
 
+async def async_values_in(consumer: AsyncConsumer, style: str) -> Iterable[bytes | None]:
+    if style == "poll":
+        return [record.value for record in await consumer.poll(max_records=7, timeout=1.0)]
+    if style == "poll_batch":
+        batch = await consumer.poll_batch(timeout=1.0)
+        return list(batch.values) if batch else []
+    return [(await anext(aiter(consumer))).value]
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_aborted_at_every_step_with_asyncio(shared_broker: Broker, topics: tuple[str, str], protocol: str) -> None:
+@pytest.mark.parametrize("style", ["poll", "poll_batch", "iterate"])
+def test_aborted_at_every_step_with_asyncio(
+    shared_broker: Broker, topics: tuple[str, str], style: str, protocol: str
+) -> None:
     source, target = topics
     servers = shared_broker.bootstrap_servers
 
     async def main() -> list[str]:
         aborted: list[str] = []
-        troubles = list(STEPS)
+        troubles = list(STEPS) * 2
         async with (
             AsyncProducer(bootstrap_servers=servers, transactional_id=f"rewind-{target}") as producer,
             AsyncConsumer(
@@ -153,28 +165,46 @@ def test_aborted_at_every_step_with_asyncio(shared_broker: Broker, topics: tuple
         ):
             done = 0
             while done < RECORDS:
-                values = [record.value for record in await consumer.poll(max_records=7, timeout=1.0)]
+                values = list(await async_values_in(consumer, style))
                 if not values:
                     continue
                 step = troubles.pop() if troubles else ""
                 try:
                     async with producer.transaction(consumer=consumer) as transaction:
-                        for value in values:
-                            await producer.send(target, value, timestamp_ms=1 if step.startswith("refused") else None)
-                        if step == "flushed":
-                            await producer.flush()
-                        if step == "offsets":
-                            await transaction.send_offsets(consumer)
-                        if step and not step.startswith("refused"):
-                            raise Trouble(step)
+                        await async_work(producer, consumer, transaction, target, values, step)
                 except (Trouble, TransactionError):
                     aborted.append(step)
                 else:
                     done += len(values)
         return aborted
 
-    assert len(asyncio.run(asyncio.wait_for(main(), 60))) == len(STEPS)
+    assert sorted(asyncio.run(asyncio.wait_for(main(), 60))) == sorted(list(STEPS) * 2)
     assert copied(shared_broker, target) == once()
+
+
+async def async_work(
+    producer: AsyncProducer, consumer: AsyncConsumer, transaction: Any, target: str, values: list[Any], step: str
+) -> None:
+    """As `work`, awaited."""
+
+    def at(name: str) -> None:
+        if step == name:
+            raise Trouble(name)
+
+    at("begun")
+    for number, value in enumerate(values):
+        if number == len(values) // 2:
+            at("half sent")
+        if step != "nothing sent":
+            await producer.send(target, value, timestamp_ms=1 if step == "refused by the broker" else None)
+    at("nothing sent")
+    at("sent")
+    if step == "flushed":
+        await producer.flush()
+    at("flushed")
+    if step == "offsets":
+        await transaction.send_offsets(consumer)
+    at("offsets")
 
 
 WORKER = """
