@@ -6,6 +6,7 @@ Rules
 - EndTxn is answered when PREPARE_* is in the log. The markers follow in the next turn of the loop, before anything that the client
   can send after the answer; COMPLETE_* is written when all of them are. What cannot be reached is tried again.
 - A PREPARE_* that is found when the partition is loaded gets its markers (again): a decided transaction ends as decided.
+- Time-outs count on the monotonic clock. The log has wall-clock times: who loads an open transaction takes its age from them.
 Source: TransactionCoordinator, TransactionStateManager, TransactionMarkerChannelManager.
 """
 
@@ -60,6 +61,7 @@ class Context(Protocol):
         self, records: Sequence[tuple[bytes, bytes | None]], on_done: Callable[[KafkaError | None], None]
     ) -> None: ...
     def now_ms(self) -> int: ...
+    def monotonic_ms(self) -> int: ...
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Handle: ...
 
 
@@ -97,8 +99,9 @@ class NoProducerId(Exception):
 class TransactionShard:
     """The state of one partition. Loop thread only.
 
-    Invariants: `transactions` is what the log holds, `_ongoing` those of its ids that are in state ONGOING. An id is in `_writing`
-    from the append of a transition until it is as durable as the log promises, and then that transition is what `transactions` has.
+    Invariants: `transactions` is what the log holds, `_ongoing` those of its ids that are in state ONGOING, each with the monotonic time
+    until which it may stay open. An id is in `_writing` from the append of a transition until it is as durable as the log promises, and
+    then that transition is what `transactions` has.
     An id in a PREPARE_* state is either in `_writing`, or its markers are being written, or a retry is in `_retries`; `_failures`
     counts the attempts that failed.
     """
@@ -108,7 +111,7 @@ class TransactionShard:
         self._context = context
         self._world = world
         self._live = False
-        self._ongoing: set[str] = set()
+        self._ongoing: dict[str, int] = {}
         self._writing: dict[str, Transaction | None] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._retries: dict[str, Handle] = {}
@@ -125,15 +128,18 @@ class TransactionShard:
             logger.warning("a record of __transaction_state-%d has a key of a later version", self._context.partition)
         elif value is None:
             self.transactions.pop(transactional_id, None)
-            self._ongoing.discard(transactional_id)
+            self._ongoing.pop(transactional_id, None)
         else:
             written = self._writing.get(transactional_id)  # knows more than the record holds
             txn = written or decode_value(transactional_id, value)
+            before = self.transactions.get(transactional_id)
             self.transactions[transactional_id] = txn
-            if txn.state == TransactionState.ONGOING:
-                self._ongoing.add(transactional_id)
-            else:
-                self._ongoing.discard(transactional_id)
+            if txn.state != TransactionState.ONGOING:
+                self._ongoing.pop(transactional_id, None)
+            elif transactional_id not in self._ongoing or before is None or before.started_ms != txn.started_ms:
+                # One that began in the future tells that the clock was set back: it has all of its time.
+                age_ms = max(self._context.now_ms() - txn.started_ms, 0)
+                self._ongoing[transactional_id] = self._context.monotonic_ms() - age_ms + txn.timeout_ms
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
         """Nothing is transactional in this topic."""
@@ -236,9 +242,9 @@ class TransactionShard:
 
     def abort_timed_out(self) -> int:
         """Abort the transactions that have been open for too long; answers how many."""
-        now_ms = self._context.now_ms()
-        open_now = [self.transactions[name] for name in self._ongoing - self._writing.keys()]
-        late = [txn for txn in open_now if txn.timed_out(now_ms)]
+        now_ms, time_ms = self._context.now_ms(), self._context.monotonic_ms()
+        due = [name for name, until_ms in self._ongoing.items() if until_ms < time_ms and name not in self._writing]
+        late = [self.transactions[name] for name in due]
         for txn in late:
             logger.info(
                 "%s: aborting the transaction of producer %d epoch %d, which has been open for more than its time-out of %d ms",

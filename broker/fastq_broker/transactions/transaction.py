@@ -103,10 +103,6 @@ class Transaction:
             version=version,
         )
 
-    def timed_out(self, now_ms: int) -> bool:
-        """Whether the transaction has been open for longer than its time-out."""
-        return self.state == TransactionState.ONGOING and self.started_ms + self.timeout_ms < now_ms
-
     def expired(self, now_ms: int, expiration_ms: int) -> bool:
         """Whether nobody has used the id for `expiration_ms`."""
         return self.state in SETTLED and self.updated_ms <= now_ms - expiration_ms

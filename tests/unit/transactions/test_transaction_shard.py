@@ -401,6 +401,49 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(be
     assert identity(bench.initialize()) == (1000, 3)
 
 
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.mark.parametrize("jump_ms", [-DAY_MS, DAY_MS])
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_time_out_is_as_long_as_it_is_whatever_the_wall_clock_does(bench: Bench, jump_ms: int, grown: bool) -> None:
+    """A day back held an open transaction, and all who read committed records, up for a day; a day forward aborted all of them at once."""
+    producer = begun(bench)
+    bench.context.advance(30_000)
+    bench.context.set_ahead_ms = jump_ms
+    if grown:
+        bench.add(*producer, B)
+    bench.context.advance(30_000)
+    assert bench.shard.abort_timed_out() == 0
+    bench.context.advance(1)
+    assert bench.shard.abort_timed_out() == 1
+
+
+@pytest.mark.parametrize(("jump_ms", "left_ms"), [(0, 30_000), (-DAY_MS, 60_000), (DAY_MS, 0)])
+def test_what_is_left_of_a_time_out_is_told_by_the_log(bench: Bench, jump_ms: int, left_ms: int) -> None:
+    """Who loads it has the wall clock of its beginning only. One from the future began now."""
+    begun(bench)
+    bench.context.advance(30_000)
+    bench.context.set_ahead_ms = jump_ms
+    bench.restart()
+    bench.context.advance(left_ms)
+    assert bench.shard.abort_timed_out() == (jump_ms > 0)
+    bench.context.advance(1)
+    assert bench.shard.abort_timed_out() == (jump_ms <= 0)
+
+
+def test_each_transaction_of_an_id_has_its_own_time_out(bench: Bench) -> None:
+    producer = begun(bench)
+    bench.context.advance(50_000)
+    bench.end(*producer, committed=True)
+    bench.turn()
+    assert isinstance(bench.add(producer[0], producer[1] + 1, A), Transaction)
+    bench.context.advance(60_000)
+    assert bench.shard.abort_timed_out() == 0
+    bench.context.advance(1)
+    assert bench.shard.abort_timed_out() == 1
+
+
 def test_ids_that_nobody_uses_are_forgotten(bench: Bench) -> None:
     begun(bench)
     bench.initialize("idle")

@@ -32,6 +32,8 @@ class FakeContext:
         self.partition = 7
         self.leader_epoch = 3
         self.time_ms = START_MS
+        self.set_ahead_ms = 0
+        """By how much somebody has set the wall clock."""
         self.log: list[tuple[bytes, bytes | None]] = []
         self.shard: TransactionShard | None = None
         self.failure: KafkaError | None = None
@@ -60,7 +62,10 @@ class FakeContext:
             on_done(error)
 
     def now_ms(self) -> int:
-        return self.time_ms
+        return self.time_ms + self.set_ahead_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms - START_MS
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> FakeTimer:
         timer = FakeTimer(self.time_ms + int(delay_s * 1000), callback)
