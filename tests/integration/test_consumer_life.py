@@ -75,39 +75,6 @@ def options(broker: Broker, topic: str, protocol: str, **more: Any) -> dict[str,
     return {**given, **more}
 
 
-@pytest.mark.parametrize("how", ["commit", "batch", "records", "async", "auto", "close", "positions"])
-def test_a_commit_keeps_the_leader_epoch(broker: Broker, topic: str, how: str) -> None:
-    """With it, whoever goes on from there finds out that the log was cut (KIP-320). The fixture's leader is in its first epoch."""
-    given = options(broker, topic, "consumer", auto_commit_interval_ms=100, enable_auto_commit=how in ("auto", "close"))
-    tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-    with Consumer(topic, **given) as consumer:
-        if how == "batch":
-            while not len(batch := consumer.poll_batch(timeout=30)):
-                pass
-            consumer.commit(batch)
-        elif how == "close":
-            next(iter(consumer))
-            next(iter(consumer))
-        else:
-            records = consumer.poll(timeout=30)
-            if how == "records":
-                consumer.commit(records)
-            elif how == "positions":
-                consumer.commit(consumer.positions())
-            elif how == "auto":
-                end = time.monotonic() + 30
-                while not any(consumer.committed(tps).values()) and time.monotonic() < end:
-                    consumer.poll(timeout=0.1)
-            elif how == "async":
-                consumer.commit_async()
-                consumer.commit({})
-            else:
-                consumer.commit()
-    with Consumer(**given) as consumer:
-        found = [place for place in consumer.committed(tps).values() if place is not None]
-        assert found and all(place.leader_epoch == 0 for place in found)
-
-
 def block(seconds: float) -> None:
     """What a handler that is not asynchronous does to its loop."""
     time.sleep(seconds)

@@ -325,6 +325,38 @@ def test_sends_of_finalizers_within_sends_are_delivered(make, topic, shared_brok
     assert not producer.accumulator.incomplete and not producer.accumulator.buffered_records
 
 
+def test_sends_of_finalizers_within_sends_of_asyncio_are_delivered(topic, shared_broker):
+    """Whichever way the records take: alone and not awaited, awaited, many at once."""
+    sent, mine = [], []
+
+    async def main(producer):
+        await (await producer.send(topic, b"first"))
+        thresholds = gc.get_threshold()
+        gc.set_threshold(3, 1, 1)
+        try:
+            for i in range(3000):
+                if i % 5 == 0:
+                    Talker(producer, topic, sent, i)
+                mine.append(b"%d" % i)
+                if i % 3 == 0:
+                    producer.send(topic, mine[-1])
+                elif i % 3 == 1:
+                    await producer.send(topic, mine[-1])
+                else:
+                    await producer.send_many(topic, [mine[-1]])
+        finally:
+            gc.set_threshold(*thresholds)
+        gc.collect()
+        await producer.flush(20)
+        assert not producer.accumulator.incomplete and not producer.accumulator.buffered_records
+
+    run(main, shared_broker, batch_size=500, linger_ms=1)
+    stored = Log(shared_broker, topic).values()
+    assert [value for value in stored if not value.startswith(b"del")] == [b"first", *mine]
+    assert sorted(value for value in stored if value.startswith(b"del")) == sorted(sent)
+    assert len(sent) > 500
+
+
 @pytest.fixture
 def collections_that_let_others_run():
     """Every object that is made may bring a collection, and some of these other threads' turn: what a busy machine does once a day."""
@@ -466,17 +498,28 @@ def test_headers_that_can_be_read_once_arrive(make, topic, shared_broker, asynch
     assert record.headers == (("a", b"1"),) or record.headers == [("a", b"1")]
 
 
-def test_interceptors_hear_of_a_row_of_send_many_that_is_refused(make, topic):
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_interceptors_hear_of_a_row_of_send_many_that_is_refused(make, topic, shared_broker, asynchronous):
     heard = []
 
     class Listener(ProducerInterceptor):
         def on_acknowledgement(self, metadata, error):
             heard.append((metadata is not None, type(error).__name__))
 
-    producer = make(interceptors=[Listener()])
-    with pytest.raises(Exception, match="value is int"):
-        producer.send_many(topic, [b"a", 5, b"c"])
-    producer.flush(10)
+    rows = [b"a", 5, b"c"]
+    if asynchronous:
+
+        async def main(producer):
+            with pytest.raises(Exception, match="value is int"):
+                await producer.send_many(topic, rows)
+            await producer.flush(10)
+
+        run(main, shared_broker, interceptors=[Listener()])
+    else:
+        producer = make(interceptors=[Listener()])
+        with pytest.raises(Exception, match="value is int"):
+            producer.send_many(topic, rows)
+        producer.flush(10)
     assert sorted(heard) == [(False, "SerializationError"), (True, "NoneType")]
 
 
