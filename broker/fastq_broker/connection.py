@@ -415,7 +415,10 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         if responses and not self._writer.send(responses):  # type: ignore[union-attr]
             self._waits |= OUTPUT
         if violation is not None:
-            raise violation
+            try:
+                raise violation
+            finally:
+                violation = None  # its traceback holds this frame
         if position < end and request is not None and not self._waits:
             self._waits = OUTPUT  # a turn's worth of output: the frames that wait are served in the next one
             server.loop.call_soon(self._drained)

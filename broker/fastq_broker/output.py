@@ -115,7 +115,10 @@ class ReadAhead:
         self.run(guarded, lambda: None if ended.done() else ended.set_result(None))
         await ended
         if errors:
-            raise errors[0]
+            try:
+                raise errors[0]
+            finally:
+                errors.clear()  # its traceback holds this frame
         return results[0]
 
     def close(self) -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fastq_broker.broker import Broker as Node
 from fastq_broker.config import BrokerConfig
+from fastq_broker.coordinator.shard import ShardContext
+from fastq_broker.surroundings import Surroundings
 
 from fastq import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer
 
@@ -125,6 +131,29 @@ def test_asyncio_clients_and_transactions_leave_nothing(run: Run) -> None:
     run(lambda address: asyncio.run(clients(address)))
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x10" + b"\xff" * 16, b"\0\0\0\x0a\0\x01\0\x04" + bytes(6)],
+    ids=["no frame", "no such api", "no body"],
+)
+def test_bad_requests_leave_nothing(run: Run, sent: bytes) -> None:
+    def scenario(address: str) -> None:
+        host, port = address.split(":")
+
+        def once() -> None:
+            with socket.create_connection((host, int(port)), 30) as client:
+                client.sendall(sent)
+                with suppress(ConnectionResetError):
+                    assert client.recv(1) == b""
+
+        once()
+        with nothing_is_left("fastq_broker."):
+            for _ in range(TIMES):
+                once()
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("waits", [False, True], ids=["idle", "in a wait"])
 def test_connections_that_end_leave_nothing(run: Run, waits: bool) -> None:
     def scenario(address: str) -> None:
@@ -145,3 +174,23 @@ def test_connections_that_end_leave_nothing(run: Run, waits: bool) -> None:
                 once()
 
     run(scenario)
+
+
+@pytest.mark.parametrize("kind", ["uvloop", "asyncio"])
+def test_timers_of_coordinators_leave_nothing(kind: str) -> None:
+    """A group's members set one with each heartbeat."""
+    loop = pytest.importorskip(kind).new_event_loop()
+    heard: list[int] = []
+
+    async def main() -> None:
+        replica: Any = SimpleNamespace(partition=0, leader_epoch=0)
+        context = ShardContext(replica, loop, Surroundings())
+        for number in range(TIMES):
+            context.call_later(0.0, partial(heard.append, number))
+            context.call_later(60.0, partial(heard.append, -1)).cancel()
+        await asyncio.sleep(0.01)
+
+    with nothing_is_left():
+        loop.run_until_complete(main())
+    loop.close()
+    assert heard == list(range(TIMES))

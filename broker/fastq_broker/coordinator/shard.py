@@ -257,7 +257,7 @@ class Timer:
 
     __slots__ = ("_callback", "_context", "handle")
 
-    handle: asyncio.TimerHandle
+    handle: asyncio.TimerHandle | None
 
     def __init__(self, context: ShardContext, callback: Callable[[], None]) -> None:
         self._context = context
@@ -265,10 +265,13 @@ class Timer:
 
     def cancel(self) -> None:
         """Never call back; nothing happens when it has."""
-        self.handle.cancel()
+        if self.handle is not None:
+            self.handle.cancel()
+            self.handle = None
         self._context.forget(self)
 
     def run(self) -> None:
+        self.handle = None  # asyncio's goes on to hold what it has called
         self._context.forget(self)
         self._callback()
 
