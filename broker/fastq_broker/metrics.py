@@ -436,11 +436,11 @@ class BrokerMetrics:
 
     def _gaps(self, out: Exposition) -> None:
         """Where records are missing, which nobody else sees: whoever reads there passes over it."""
-        missing = [
-            ({"topic": replica.topic, "partition": replica.partition}, count)
-            for replica in sorted(self._broker.replicas, key=lambda replica: (replica.topic, replica.partition))
+        missing = sorted(
+            (replica.topic, replica.partition, count)
+            for replica in self._broker.replicas
             if _can_be_read(replica) and (count := replica.log.missing_offsets)
-        ]
+        )
         out.family(
             "fastq_partitions_with_gaps",
             "gauge",
@@ -451,7 +451,7 @@ class BrokerMetrics:
             "fastq_partition_missing_offsets",
             "gauge",
             "Offsets without the records that they had, of the partitions that lack some.",
-            missing[:PARTITIONS_MAX],
+            [({"topic": topic, "partition": number}, count) for topic, number, count in missing[:PARTITIONS_MAX]],
         )
 
     def _controller(self, out: Exposition) -> None:
