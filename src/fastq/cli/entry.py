@@ -12,7 +12,7 @@ import difflib
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import fastq
@@ -75,12 +75,35 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """argparse tells what nobody took in the name of the whole program; here the command that was given tells it."""
         args = sys.argv[1:] if args is None else args
+        self._refuse_in_front(args)
         options, left = self.parse_known_args(args, namespace)
         if left:
             command = self._chosen(args)
             near = difflib.get_close_matches(left[0].partition("=")[0], command._option_string_actions, n=1)
             command.error(f"unrecognized arguments: {' '.join(left)}{f', did you mean {near[0]}?' if near else ''}")
         return options
+
+    def _refuse_in_front(self, args: Sequence[str]) -> None:
+        """An option of a command in front of it: argparse would take its value for the command."""
+        words = iter(args)
+        for word in words:
+            name, equals, _ = word.partition("=")
+            if not name.startswith("--"):
+                return
+            own = next((action for known, action in self._option_string_actions.items() if known.startswith(name)), None)
+            if own is not None:
+                if own.nargs is None and not equals:
+                    next(words, None)  # its value
+                continue
+            if any(known.startswith(name) for below in self._all_below() for known in below._option_string_actions):
+                self.error(f"{name} stands in front of the command: it goes behind it, {self.prog} COMMAND {name} ...")
+
+    def _all_below(self) -> Iterator[Parser]:
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for below in action.choices.values():
+                    yield below
+                    yield from below._all_below()
 
     def _chosen(self, args: Sequence[str]) -> Parser:
         """The parser of the command, and of its action, that the arguments name."""

@@ -40,7 +40,7 @@ def register(commands: Any) -> None:
     parser.add_argument("topic", type=nonempty)
     add_client_options(parser)
     parser.add_argument("--file", type=Path, help="read lines from this file instead of standard input")
-    parser.add_argument("--key", help="the same key for every record")
+    parser.add_argument("--key", help="the same key for every record that has none of its own")
     parser.add_argument("--key-separator", metavar="TEXT", help="split each line at the first TEXT into key and value")
     parser.add_argument("--header", metavar="KEY=VALUE", action="append", default=[], help="a header of every record")
     parser.add_argument(

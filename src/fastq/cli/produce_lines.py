@@ -97,6 +97,9 @@ class _Plain:
             head, found, tail = value.partition(self._key_separator)
             if found:
                 key, value = self._of_key(head), tail
+            elif key is None:
+                hint = "--key gives one to lines without"
+                raise BadLine(f"no {self._key_separator.decode()!r} ends its key ({hint}): {line[:60]!r}")
         return Parsed(None if value == self._null else self._of_value(value), key, headers)
 
 

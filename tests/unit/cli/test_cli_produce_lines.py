@@ -29,6 +29,7 @@ def test_parts_of_a_line() -> None:
     )
     assert parsed(b";v", *split, "--key", "all") == Parsed(b"v", b"all")
     assert parsed(b";:", *split) == Parsed(b"", b"")
+    assert parsed(b"v", "--key-separator", ":", "--key", "other") == Parsed(b"v", b"other")
     assert parsed(b"k:NIL", "--key-separator", ":", "--null-marker", "NIL") == Parsed(None, b"k")
     assert parsed(b"/w==:/g==", "--key-separator", ":", "--encoding", "base64") == Parsed(b"\xfe", b"\xff")
 
@@ -92,3 +93,8 @@ def test_what_is_no_record_is_told(line: bytes, words: str) -> None:
 def test_what_has_no_headers_is_told(line: bytes) -> None:
     with pytest.raises(BadLine, match="headers"):
         parsed(line, "--header-separator", ";")
+
+
+def test_what_has_no_key_is_told() -> None:
+    with pytest.raises(BadLine, match=r"no ':' ends its key \(--key gives one to lines without\): b'value'"):
+        parsed(b"value", "--key-separator", ":")
