@@ -90,7 +90,9 @@ class Parser(argparse.ArgumentParser):
             name, equals, _ = word.partition("=")
             if not name.startswith("--"):
                 return
-            own = next((action for known, action in self._option_string_actions.items() if known.startswith(name)), None)
+            own = next(
+                (action for known, action in self._option_string_actions.items() if known.startswith(name)), None
+            )
             if own is not None:
                 if own.nargs is None and not equals:
                     next(words, None)  # its value

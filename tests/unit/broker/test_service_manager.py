@@ -10,7 +10,10 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastq_broker import service_manager
@@ -41,36 +44,54 @@ class Listener:
         self._socket.close()
 
 
-def test_a_life_is_told_and_the_watchdog_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_manager, "ASK_S", 0.02)
+class Loop:
+    """Timers by a clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._timers: list[tuple[asyncio.TimerHandle, Callable[[], object]]] = []
+
+    def call_later(self, delay: float, call: Callable[..., object], *given: object) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(self.now + delay, call, given, self)  # type: ignore[arg-type]
+        self._timers.append((handle, partial(call, *given)))
+        return handle
+
+    def pass_by(self, seconds: float) -> None:
+        end = self.now + seconds
+        while due := [timer for timer in self._timers if not timer[0].cancelled() and timer[0].when() <= end]:
+            first = min(due, key=lambda timer: timer[0].when())
+            self._timers.remove(first)
+            self.now = first[0].when()
+            first[1]()
+        self.now = end
+
+    def get_debug(self) -> bool:
+        return False
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """What a real loop counts."""
+
+
+def test_a_life_is_told_and_the_watchdog_fed(tmp_path: Path) -> None:
     listener = Listener(tmp_path / "notify")
-    environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "40000", "WATCHDOG_PID": "7", "A": "b"}
+    environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "8000000", "WATCHDOG_PID": "7", "A": "b"}
     manager = ServiceManager(environment, 7)
     assert environment == {"A": "b"}, "what the broker starts is not who is watched"
-
-    async def live() -> list[list[str]]:
-        loop = asyncio.get_running_loop()
-        told = []
-        manager.starting(loop, lambda: "starting: 3 of 9 logs")
-        await asyncio.sleep(0.1)
-        told.append(listener.heard())
-        manager.ready(loop, "ready on here")
-        await asyncio.sleep(0.1)
-        told.append(listener.heard())
-        manager.stopping(loop)
-        await asyncio.sleep(0.1)
-        told.append(listener.heard())
-        manager.close()
-        await asyncio.sleep(0.1)
-        return [*told, listener.heard()]
-
-    starting, ready, stopping, over = asyncio.run(live())
-    assert len(starting) > 1 and set(starting) == {"EXTEND_TIMEOUT_USEC=30000000\nSTATUS=starting: 3 of 9 logs"}
-    assert ready[0] == "READY=1\nSTATUS=ready on here"
-    assert len(ready) > 2 and set(ready[1:]) == {"WATCHDOG=1"}
-    assert stopping[0] == "STOPPING=1"
-    assert {"WATCHDOG=1", "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=stopping"} == set(stopping[1:])
-    assert over == []
+    clock = Loop()
+    loop: Any = clock
+    manager.starting(loop, lambda: f"starting: {clock.now:.0f} of 9 logs")
+    clock.pass_by(12)
+    extended = "EXTEND_TIMEOUT_USEC=30000000\nSTATUS="
+    assert listener.heard() == [f"{extended}starting: {n} of 9 logs" for n in (0, 5, 10)]
+    manager.ready(loop, "ready on here")
+    clock.pass_by(11)
+    assert listener.heard() == ["READY=1\nSTATUS=ready on here", *["WATCHDOG=1"] * 3], "twice in eight seconds"
+    manager.stopping(loop)
+    clock.pass_by(6)
+    assert listener.heard() == ["STOPPING=1", *[f"{extended}stopping", "WATCHDOG=1"] * 2]
+    manager.close()
+    clock.pass_by(60)
+    assert listener.heard() == []
     listener.close()
 
 
@@ -198,13 +219,9 @@ def test_a_manager_with_an_abstract_name_is_told() -> None:
 def test_who_is_not_watched_feeds_nobody(tmp_path: Path) -> None:
     listener = Listener(tmp_path / "notify")
     environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "8"}
-    manager = ServiceManager(environment, 7)
-
-    async def live() -> None:
-        manager.ready(asyncio.get_running_loop(), "ready")
-        await asyncio.sleep(0.05)
-
-    asyncio.run(live())
+    loop: Any = Loop()
+    ServiceManager(environment, 7).ready(loop, "ready")
+    loop.pass_by(60)
     assert listener.heard() == ["READY=1\nSTATUS=ready"]
     listener.close()
 

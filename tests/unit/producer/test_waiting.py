@@ -143,7 +143,10 @@ def test_what_nobody_awaits_and_fails_is_told(shared_broker, topic, caplog):
     async def main(producer):
         await producer.send(topic, b"x")
         producer.send(topic, b"y", partition=77)
-        await asyncio.sleep(0.5)
+        for _ in range(2000):
+            if "1 record was not delivered" in caplog.text:
+                break
+            await asyncio.sleep(0.01)
 
     run(main, shared_broker)
     assert "1 record was not delivered" in caplog.text and "partition 77" in caplog.text

@@ -160,7 +160,12 @@ def test_a_member_whose_disk_fails_leaves_says_so_once_and_votes_for_nobody(
             await until(lambda: any(isinstance(news, RaftFatal) for news in broken.news))
             assert broken.driver.closed
             if file == "quorum-state":  # two of three are left, and one of them has no vote
-                await asyncio.sleep(0.5)
+                assert other.driver is not None
+                machine = other.driver.machine
+                for _ in range(3):  # as often as it asks
+                    await until(lambda: machine.role is Role.PROSPECTIVE)
+                    asked_until = machine._deadline
+                    await until(lambda: machine._deadline != asked_until)  # noqa: B023
                 assert not other.leads
 
     asyncio.run(scenario())
