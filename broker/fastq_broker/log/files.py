@@ -44,6 +44,8 @@ PIECE_BYTES = 128 << 10
 BRING_IN_BYTES = 1 << 20
 AHEAD_BYTES = 4 << 20
 """What `bring_in` reads at a time, and what it has the kernel begin with behind that."""
+LOOKS = 3
+"""As often a page that was read may be gone before its file system counts as one that keeps none."""
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """There is no room on the file system, or no more of it for this user."""
@@ -108,13 +110,23 @@ def bring_in(fd: int, position: int, size: int, pread: Callable[[int, int, int],
         if not got:
             return
         at += got  # less than was asked for comes before a page that cannot be read: the next read says so
-    if size > 0 and is_resident(fd, end - 1, 1) is False:
+    if size > 0 and not _stays(fd, end - 1, pread):
         found = os.fstat(fd)
         if end <= found.st_size:  # it was not cut meanwhile
             _uncached_devices.add(found.st_dev)
     if advise is not None:
         with contextlib.suppress(OSError):
             advise(fd, end, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+
+
+def _stays(fd: int, position: int, pread: Callable[[int, int, int], bytes]) -> bool:
+    """Whether what has been read is in memory, as far as the system can tell. One that is short of memory may give a page away before
+    somebody looks, but hardly each time."""
+    for _ in range(LOOKS):
+        if is_resident(fd, position, 1) is not False:
+            return True
+        pread(fd, 1, position)
+    return is_resident(fd, position, 1) is not False
 
 
 class Files:

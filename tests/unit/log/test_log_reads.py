@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastq_broker import output
 from fastq_broker.log import LogConfig, PartitionLog
-from fastq_broker.log.files import AHEAD_BYTES, Files
+from fastq_broker.log.files import AHEAD_BYTES, LOOKS, Files, bring_in
 from fastq_broker.log.retention import apply_retention
 from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, StandingClock, one_batch, open_manager, records_of
@@ -145,6 +145,26 @@ def test_a_file_system_without_a_page_cache_is_found_out(tmp_path: Path, monkeyp
     assert [record.offset for record in records_of(cold)] == [7, 8, 9, 10, 11]
     assert cold.is_cached() and output.is_cached(cold.fd, cold.position, cold.size)
     assert not log.read(7, 5 * SIZE).cold
+
+
+def test_a_page_that_is_given_away_makes_no_file_system_without_a_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was never asked again what of that disk is in memory, until the broker was started anew."""
+    log = filled(tmp_path, 90)
+    devices: set[int] = set()
+    gone = [False] * LOOKS
+    monkeypatch.setattr("fastq_broker.log.files._uncached_devices", devices)
+    monkeypatch.setattr(
+        "fastq_broker.log.files.is_resident",
+        lambda descriptor, position, size: gone.pop() if size == 1 and gone else None,
+    )
+    fd = log.segments[0].log.handle().fd
+    bring_in(fd, 0, SIZE)
+    assert not gone and not devices
+    gone[:] = [False] * (LOOKS + 1)
+    bring_in(fd, 0, SIZE)
+    assert devices == {os.fstat(fd).st_dev}
 
 
 def test_threads_read_ahead_of_what_is_cold_and_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
