@@ -403,8 +403,8 @@ class LogCleaner:
             except OSError as error:
                 log.dir.refuse("opening a log's directory", log.path, error)  # a shortage: the next tick tries it again
                 return
-            round_.syncing = True
             log.dir.flusher.submit([handle], lambda error: self._synced(round_, error))
+            round_.syncing = True  # not before: a job that could not be begun has no end
 
     def _synced(self, round_: _Round, error: OSError | None) -> None:
         log, result = round_.log, round_.result

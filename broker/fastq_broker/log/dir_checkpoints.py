@@ -117,9 +117,9 @@ class DirCheckpoints:
         files.write_all(handle.fd, format_offsets(offsets), 0)
         keys = set(offsets)
         self._named[name] |= keys
-        self._in_flight.add(name)
         self._generation[name] += 1
         self._dir.flusher.submit([handle], partial(self._synced, name, self._generation[name], keys))
+        self._in_flight.add(name)  # not before: a job that could not be begun has no end
 
     def _synced(self, name: str, generation: int, keys: set[TopicPartition], error: OSError | None) -> None:
         """The new content of a file is on disk: give it its name, and have that synced too where the old one names more."""

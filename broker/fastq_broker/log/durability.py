@@ -15,6 +15,7 @@ Rules
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import bisect_right
 from collections import deque
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from .partition_log import PartitionLog
 
 Waiter = Callable[[KafkaError | None], None]
+Marks = list[tuple[object, str, int | None]]
+"""Attributes of objects, and what they are to be."""
 
 ROLL_FLUSH_DELAY_MS: Final = 5_000
 """As often as Linux wakes up to write dirty pages."""
@@ -121,8 +124,10 @@ class Durability:
 
     def sync_alone(self) -> None:
         """Sync everything in this thread, as a full job does, of a log that nobody else has. Raises OSError."""
-        for handle in self._handles(full=True):
+        handles, marks = self._handles(full=True)
+        for handle in handles:
             self._log.files.sync_data(handle.fd)
+        _set(marks)
 
     def unsettle(self, offset: int) -> None:
         """Indexes of the segment that holds `offset`, or of any above it, may have changed."""
@@ -253,8 +258,10 @@ class Durability:
             return
         target = log.log_end_offset
         try:
-            handles = self._handles(full)
-        except OSError as error:
+            handles, marks = self._handles(full)
+            log.dir.flusher.submit(handles, lambda error: self._ended(full, error))
+        except (OSError, MemoryError) as problem:
+            error = problem if isinstance(problem, OSError) else OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             failure = log.dir.refuse("preparing a flush", error.filename or log.path, error)
             if log.dir.offline is not None:
                 self._fail(failure)
@@ -263,12 +270,13 @@ class Durability:
             if full and (self._waiters or log.config.synchronous):
                 self._start(full=False)  # indexes have time: who waits for records shall not wait for room on the disk
             return
+        # Once there is a job, and not before: one that could not be begun has no end.
         self._flushing = True
         self._target = target
-        log.dir.flusher.submit(handles, lambda error: self._ended(full, error))
+        _set(marks)
 
     def _start_soon(self, full: bool) -> None:
-        """For want of descriptors the job begins at the directory's next tick; who waits goes on waiting."""
+        """For want of descriptors or memory the job begins at the directory's next tick; who waits goes on waiting."""
         if self._retry is None:
             self._log.dir.soon(self._retry_now)
         self._retry = full or bool(self._retry)
@@ -277,16 +285,14 @@ class Durability:
         full, self._retry = bool(self._retry), None
         self.request(full=full)
 
-    def _handles(self, full: bool) -> list[FileHandle]:
-        """The files of one job, in the order in which they are synced: records first, names last.
-
-        What is marked as synced by it is marked once all are open. Raises OSError.
-        """
+    def _handles(self, full: bool) -> tuple[list[FileHandle], Marks]:
+        """The files of one job, in the order in which they are synced: records first, names last; and what is to be marked as synced once
+        the job has begun. Raises OSError."""
         log = self._log
         files = log.files
         since = min(log.recovery_point, self.unsynced_from) if full else self.unsynced_from
         handles: list[FileHandle] = []
-        marks: list[tuple[object, str, int | None]] = []
+        marks: Marks = []
         new_names = not self._name_synced
         if self._cut_at is not None:
             marks.append((self, "_cut_at", None))
@@ -326,9 +332,7 @@ class Durability:
         if not self._name_synced:
             marks.append((self, "_name_synced", True))
             handles.append(FileHandle(files, log.dir.path, READ))
-        for holder, name, value in marks:
-            setattr(holder, name, value)
-        return handles
+        return handles, marks
 
     def take_snapshot(self) -> str | None:
         """Write the producers as of the log's end, and answer the file's path; of those between rolls one is kept.
@@ -369,6 +373,11 @@ class Durability:
         waiters = self._waiters
         while waiters and waiters[0][0] <= self.on_disk_offset:
             self._tell(waiters.popleft()[1], None)
+
+
+def _set(marks: Marks) -> None:
+    for holder, name, value in marks:
+        setattr(holder, name, value)
 
 
 def first_segment_from(bases: list[int], offset: int) -> int:

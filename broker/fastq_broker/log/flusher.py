@@ -6,6 +6,7 @@ Rules
 - A job covers every write that was made before it was submitted. Group commit is the log's: it submits one job at a time and the
   next one covers all appends that came meanwhile.
 - A callback that raises is reported with the file of its job; the callbacks of other logs run.
+- A job that could not be begun, as that raises, is none: its callback never runs, and nobody waits for it.
 - The native flusher never needs the GIL: a Python thread that ends an fsync may wait 5 ms for it.
 """
 
@@ -137,23 +138,31 @@ class ThreadFlusher:
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="fastq-flush")
-        self._ended: deque[tuple[Done, OSError | None, Sequence[FileHandle] | Sequence[str]]] = deque()
-        self._pending = 0
+        self._ended: deque[tuple[int, OSError | None]] = deque()
+        self._jobs: dict[int, tuple[Sequence[FileHandle] | Sequence[str], Done]] = {}
+        self._next_job = 0
 
     def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
-        self._pending += 1
-        self._executor.submit(self._run, partial(_sync, self._files, handles), done, handles)
+        self._begin(partial(_sync, self._files, handles), done, handles)
 
     def remove(self, paths: Sequence[str], directory: str | None, done: Done) -> None:
-        self._pending += 1
-        self._executor.submit(self._run, partial(_remove, self._files, paths, directory), done, paths)
+        self._begin(partial(_remove, self._files, paths, directory), done, paths)
 
     def write_back(self, handle: FileHandle, position: int, size: int, done: Done) -> None:
-        self._pending += 1
-        self._executor.submit(self._run, partial(_begin, self._files, handle, position, size), done, [handle])
+        self._begin(partial(_begin, self._files, handle, position, size), done, [handle])
 
-    def _run(self, work: Callable[[], None], done: Done, files: Sequence[FileHandle] | Sequence[str]) -> None:
-        self._ended.append((done, _error_of(work), files))
+    def _begin(self, work: Callable[[], None], done: Done, files: Sequence[FileHandle] | Sequence[str]) -> None:
+        self._next_job += 1
+        job = self._next_job
+        self._jobs[job] = (files, done)
+        try:
+            self._executor.submit(self._run, job, work)
+        except BaseException:  # a thread that was there before may do it yet, of which nobody is to hear
+            del self._jobs[job]
+            raise
+
+    def _run(self, job: int, work: Callable[[], None]) -> None:
+        self._ended.append((job, _error_of(work)))
         try:
             os.write(self._write, b"\0")
         except BlockingIOError:
@@ -169,14 +178,15 @@ class ThreadFlusher:
             pass
         count = 0
         while self._ended:
-            done, error, files = self._ended.popleft()
-            self._pending -= 1
-            count += 1
-            deliver(done, error, files)
+            job, error = self._ended.popleft()
+            if job in self._jobs:
+                files, done = self._jobs.pop(job)
+                count += 1
+                deliver(done, error, files)
         return count
 
     def wait(self) -> None:
-        while self._pending:
+        while self._jobs:
             wait_readable(self._read)
             self.drain()
 

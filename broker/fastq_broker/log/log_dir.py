@@ -257,8 +257,9 @@ class LogDir:
             return
         due = [path for at_ms, path in self._deletions if at_ms <= now_ms]
         if due:
-            self._deletions = [(at_ms, path) for at_ms, path in self._deletions if at_ms > now_ms]
+            later = [(at_ms, path) for at_ms, path in self._deletions if at_ms > now_ms]
             self._remove(due, None)
+            self._deletions = later
 
     def remove_directory(self, path: str) -> None:
         """Have a directory of files removed; one that is gone already is done. Raises OSError."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from fastq._native.flusher import SyncThreads, supported
 
@@ -21,6 +24,8 @@ class NativeFlusher:
         self._threads = SyncThreads(threads)
         self._jobs: dict[int, tuple[Sequence[FileHandle] | Sequence[str], Done]] = {}
         self._next_job = 0
+        self._ended: deque[tuple[int, int, int]] = deque()  # what nobody has heard of yet, as one before it has raised
+        self._untold = OSError(errno.EIO, "a job on a file failed, and there was no memory to say which")
 
     @staticmethod
     def supported() -> bool:
@@ -28,34 +33,44 @@ class NativeFlusher:
         return bool(supported())
 
     def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
-        self._threads.submit(self._note(handles, done), [handle.fd for handle in handles])
+        fds = [handle.fd for handle in handles]
+        self._begin(handles, done, partial(self._threads.submit, fds=fds))
 
     def remove(self, paths: Sequence[str], directory: str | None, done: Done) -> None:
         everything = [*paths, directory] if directory is not None else list(paths)
-        self._threads.remove(self._note(everything, done), everything)
+        self._begin(everything, done, partial(self._threads.remove, paths=everything))
 
     def write_back(self, handle: FileHandle, position: int, size: int, done: Done) -> None:
-        self._threads.begin(self._note([handle], done), handle.fd, position, size)
+        self._begin([handle], done, partial(self._threads.begin, fd=handle.fd, position=position, size=size))
 
-    def _note(self, files: Sequence[FileHandle] | Sequence[str], done: Done) -> int:
+    def _begin(self, files: Sequence[FileHandle] | Sequence[str], done: Done, begin: Callable[[int], object]) -> None:
         self._next_job += 1
-        self._jobs[self._next_job] = (files, done)
-        return self._next_job
+        job = self._next_job
+        self._jobs[job] = (files, done)
+        try:
+            begin(job)
+        except BaseException:  # there is no such job, and `wait` would wait for its end
+            del self._jobs[job]
+            raise
 
     def fileno(self) -> int:
         return self._threads.fileno()
 
     def drain(self) -> int:
-        ended = self._threads.drain()
-        for job, code, at in ended:
+        self._ended.extend(self._threads.drain())
+        count = 0
+        while self._ended:
+            job, code, at = self._ended.popleft()
             files, done = self._jobs.pop(job)
-            if not code:
-                deliver(done, None, files)
-                continue
-            failed = files[at]
-            error = OSError(code, os.strerror(code), failed if isinstance(failed, str) else failed.path)
-            deliver(done, error, files)
-        return len(ended)
+            count += 1
+            deliver(done, self._error_of(code, files[at]) if code else None, files)
+        return count
+
+    def _error_of(self, code: int, failed: FileHandle | str) -> OSError:
+        try:
+            return OSError(code, os.strerror(code), failed if isinstance(failed, str) else failed.path)
+        except MemoryError:  # whoever waits for it must hear of it
+            return self._untold
 
     def wait(self) -> None:
         while self._jobs:

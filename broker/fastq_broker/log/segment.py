@@ -299,10 +299,9 @@ class Segment:
             # What a truncation takes, and writes again below this, the kernel writes back in its own time.
             self._written_back = end
 
-        with contextlib.suppress(OSError):  # what cannot be begun now is begun with the next append
-            handle = self.log.handle()
+        with contextlib.suppress(OSError, MemoryError):  # what cannot be begun now is begun with the next append
+            flusher.write_back(self.log.handle(), begin, end - begin, told)
             self._written_back = -1
-            flusher.write_back(handle, begin, end - begin, told)
 
     @property
     def index_room(self) -> int:

@@ -99,7 +99,11 @@ static int flush_sync(int fd) {
 static inline int flush_filesystem(int fd) {
 #if defined(__linux__)
     extern int syncfs(int);
-    return syncfs(fd) == 0 ? 0 : errno;
+    int result;
+    do {
+        result = syncfs(fd);
+    } while (result < 0 && errno == EINTR);
+    return result == 0 ? 0 : errno;
 #else
     (void)fd;
     sync();

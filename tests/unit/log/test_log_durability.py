@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import shutil
+import subprocess
 import sys
+import sysconfig
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastq_broker.log import LogConfig, LogManager
@@ -205,6 +212,147 @@ def test_flushers_report_errors(flusher: Flusher, tmp_path: Path) -> None:
     pipe.fd = -1
     os.close(write_end)
     flusher.close()
+
+
+class RefusingThreads:
+    """SyncThreads of which some calls raise first."""
+
+    def __init__(self, threads: SyncThreads) -> None:
+        self._threads = threads
+        self.problem: Exception | None = None
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            if name in ("submit", "remove", "begin") and self.problem is not None:
+                problem, self.problem = self.problem, None
+                raise problem
+            return getattr(self._threads, name)(*given, **named)
+
+        return call
+
+
+PROBLEMS = [MemoryError(), ValueError("the sync threads are closed")]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=repr)
+@pytest.mark.timeout(30)
+def test_nobody_waits_for_a_job_that_could_not_be_begun(
+    tmp_path: Path, problem: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flusher = NativeFlusher(1)
+    threads = RefusingThreads(flusher._threads)
+    monkeypatch.setattr(flusher, "_threads", threads)
+    handle = FileHandle(Files(), str(tmp_path / "f"), READ_WRITE_CREATE)
+    ended: list[OSError | None] = []
+    calls: list[Callable[[], None]] = [
+        lambda: flusher.submit([handle], ended.append),
+        lambda: flusher.write_back(handle, 0, 1, ended.append),
+        lambda: flusher.remove([handle.path], None, ended.append),
+    ]
+    for call in calls:
+        threads.problem = problem
+        with pytest.raises(type(problem)):
+            call()
+        flusher.wait()
+        assert ended == []
+        call()
+        flusher.wait()
+        assert ended == [None]
+        ended.clear()
+    flusher.close()
+
+
+@pytest.mark.timeout(30)
+def test_threads_that_cannot_be_started_leave_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flusher = ThreadFlusher(Files(), 1)
+    submit = flusher._executor.submit
+
+    def refuse(*job: Any) -> None:
+        submit(*job)  # an executor has the job by then
+        raise RuntimeError("can't start new thread")
+
+    handle = FileHandle(Files(), str(tmp_path / "f"), READ_WRITE_CREATE)
+    ended: list[OSError | None] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(flusher._executor, "submit", refuse)
+        with pytest.raises(RuntimeError):
+            flusher.submit([handle], ended.append)
+    flusher.wait()
+    flusher.submit([handle], ended.append)
+    flusher.wait()
+    assert ended == [None]
+    flusher.close()
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=repr)
+@pytest.mark.timeout(30)
+def test_a_flush_that_could_not_be_begun_is_begun_again(
+    tmp_path: Path, problem: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flusher = NativeFlusher(1)
+    threads = RefusingThreads(flusher._threads)
+    monkeypatch.setattr(flusher, "_threads", threads)
+    manager = LogManager([tmp_path], default_config=FSYNC, flusher=flusher, clock=StandingClock())
+    manager.start()
+    log = manager.create("t", 0, TOPIC_ID)
+    told: list[KafkaError | None] = []
+    threads.problem = problem
+    with contextlib.suppress(ValueError):  # a mistake is told, and no shortage
+        log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    assert not log.durability.flushing and not log.durability.settled
+    log.wait_durable(1, told.append)
+    if isinstance(problem, MemoryError):
+        manager.tick()
+    flusher.wait()
+    assert (told, log.high_watermark) == ([None], 1)
+    assert manager.offline_dirs == {}
+    threads.problem = problem
+    with contextlib.suppress(ValueError):
+        log.flush()
+    log.flush()
+    flusher.wait()
+    assert log.durability.settled, "what is on disk was told by a job that there was"
+    manager.close()
+
+
+def test_a_failure_that_cannot_be_said_takes_no_other_jobs_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flusher = NativeFlusher(1)
+    handles = [FileHandle(Files(), str(tmp_path / f"log-{number}"), READ_WRITE_CREATE) for number in range(3)]
+    ended: dict[int, OSError | None] = {}
+    broken = FileHandle.__new__(FileHandle)
+    broken.fd, broken.path = 1 << 20, "nowhere"
+    for number, handle in enumerate([broken, *handles]):
+        flusher.submit([handle], partial(ended.__setitem__, number))
+
+    def no_memory(code: int) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr(os, "strerror", no_memory)
+    flusher.wait()
+    broken.fd = -1
+    assert isinstance(ended.pop(0), OSError)
+    assert ended == {1: None, 2: None, 3: None}
+    flusher.close()
+
+
+INTERRUPTED = """
+#include <errno.h>
+int syncfs(int fd) { static int calls; (void)fd; errno = EINTR; return calls++ ? 0 : -1; }
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="syncfs is Linux's")
+def test_a_sync_of_a_file_system_that_is_interrupted_goes_on(tmp_path: Path) -> None:
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()
+    if shutil.which(compiler[0]) is None:
+        pytest.skip("no C compiler")
+    source, library = tmp_path / "interrupted.c", tmp_path / "interrupted.so"
+    source.write_text(INTERRUPTED)
+    subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    code = "import os; from fastq._native.flusher import sync_filesystem; sync_filesystem(os.open('/', os.O_RDONLY))"
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), LD_PRELOAD=str(library))
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_sync_threads_refuse_what_they_cannot_do() -> None:
