@@ -315,6 +315,36 @@ def test_a_flush_that_could_not_be_begun_is_begun_again(
     manager.close()
 
 
+def test_checkpoints_and_deletions_that_could_not_be_begun_come_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = StandingClock()
+    manager = open_manager(tmp_path, LogConfig(file_delete_delay_ms=0), clock=clock)
+    log = manager.create("t", 0, TOPIC_ID)
+    for _ in range(2):
+        log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+        log.roll(START_MS)
+    log.flush()
+    manager.flusher.wait()
+
+    def no_memory(*job: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manager.flusher, "submit", no_memory)
+        patch.setattr(manager.flusher, "remove", no_memory)
+        with pytest.raises(MemoryError):
+            manager.checkpoint(log.dir)
+        log.drop_oldest(1)
+        with pytest.raises(MemoryError):
+            log.dir.tick()
+    manager.checkpoint(log.dir)
+    log.dir.tick()
+    manager.flusher.wait()
+    assert "t 0 2" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    assert not list((tmp_path / "t-0").glob("*.deleted"))
+
+
 def test_a_failure_that_cannot_be_said_takes_no_other_jobs_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flusher = NativeFlusher(1)
     handles = [FileHandle(Files(), str(tmp_path / f"log-{number}"), READ_WRITE_CREATE) for number in range(3)]
