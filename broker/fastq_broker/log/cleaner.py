@@ -30,7 +30,7 @@ from fastq.errors import KafkaError
 
 from .checkpoints import TopicPartition
 from .cleaner_job import CleaningJob, CleaningResult
-from .cleaner_swap import remove_cleaned
+from .cleaner_swap import NotAsMade, remove_cleaned
 from .config import CleanerConfig
 from .failures import failures
 from .files import READ, FileHandle
@@ -199,7 +199,7 @@ class _Round:
         self.segments = [(segment, segment.size) for segment in candidate.segments]
         self.truncations = self.log.truncations
         self.result: CleaningResult | None = None
-        self.groups: deque[list[int]] = deque()
+        self.groups: deque[tuple[list[int], dict[str, int]]] = deque()
         self.syncing = False
 
     def is_stale(self) -> bool:
@@ -380,7 +380,7 @@ class LogCleaner:
                 self._failed(log, outcome)
                 return
             round_.result = outcome
-            round_.groups.extend(outcome.groups)
+            round_.groups.extend(zip(outcome.groups, outcome.made, strict=True))
         self._swap(round_)
 
     def _swap(self, round_: _Round) -> None:
@@ -388,10 +388,14 @@ class LogCleaner:
         log = round_.log
         try:
             for _ in range(min(_GROUPS_PER_TICK, len(round_.groups))):
-                bases = set(round_.groups.popleft())
+                bases, made = round_.groups.popleft()
                 old = [segment for segment, _ in round_.segments if segment.base_offset in bases]
                 round_.segments = [pair for pair in round_.segments if pair[0].base_offset not in bases]
-                log.replace_segments(old)
+                log.replace_segments(old, made)
+        except NotAsMade as error:
+            self._drop(round_)
+            self._failed(log, Failure(str(error), False))
+            return
         except KafkaError:
             self._drop(
                 round_

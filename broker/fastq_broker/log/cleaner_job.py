@@ -89,13 +89,15 @@ class CleaningJob:
 
 @dataclass
 class CleaningResult:
-    """What a round has made. `groups` are the base offsets of the segments that one cleaned segment, with the first's name, replaces.
+    """What a round has made. `groups` are the base offsets of the segments that one cleaned segment, with the first's name, replaces;
+    `made` are the sizes of the files of each of these, by their suffixes.
 
     Records below `end_offset` are compacted now.
     """
 
     end_offset: int = 0
     groups: list[list[int]] = field(default_factory=list)
+    made: list[dict[str, int]] = field(default_factory=list)
     bytes_read: int = 0
     bytes_written: int = 0
     records_read: int = 0
@@ -171,7 +173,7 @@ class Cleaning:
                 last_offsets={producer_id: (last, epoch) for producer_id, last, epoch in job.last_offsets},
             )
             for group in self._groups(result.end_offset):
-                self._clean_group(group, batches, transactions)
+                result.made.append(self._clean_group(group, batches, transactions))
                 result.groups.append([job.segments[number][0] for number in group])
         except BaseException:
             for path in self._made:
@@ -278,8 +280,10 @@ class Cleaning:
         if group:
             yield group
 
-    def _clean_group(self, group: Sequence[int], batches: BatchFilter, transactions: TransactionFilter) -> None:
-        """Write the cleaned segment of a group, with its indexes, and sync it all."""
+    def _clean_group(
+        self, group: Sequence[int], batches: BatchFilter, transactions: TransactionFilter
+    ) -> dict[str, int]:
+        """Write the cleaned segment of a group, with its indexes, and sync it all; answers the sizes of the files by their suffixes."""
         base = self.job.segments[group[0]][0]
         writer = SegmentWriter(base, self.job.index_interval_bytes)
         handle = self._create(base, LOG_SUFFIX)
@@ -308,14 +312,16 @@ class Cleaning:
         self.result.bytes_written += written
         self._files.sync_data(handle.fd)
         offset_index, time_index = writer.finish()
-        self._write(base, INDEX_SUFFIX, offset_index)
-        self._write(base, TIME_INDEX_SUFFIX, time_index)
+        indexes = {INDEX_SUFFIX: offset_index, TIME_INDEX_SUFFIX: time_index}
         kept = transactions.take_kept()
         if kept:
-            self._write(base, TXN_INDEX_SUFFIX, txn_index.encode(kept))
+            indexes[TXN_INDEX_SUFFIX] = txn_index.encode(kept)
+        for suffix, data in indexes.items():
+            self._write(base, suffix, data)
         # The age of a segment whose records have no timestamps, which retention asks for, is that of the latest one.
         last = os.stat(self._path(self.job.segments[group[-1]][0], LOG_SUFFIX))
         os.utime(handle.path, ns=(last.st_atime_ns, last.st_mtime_ns))
+        return {LOG_SUFFIX: written, **{suffix: len(data) for suffix, data in indexes.items()}}
 
     def _write_back(self, fd: int, start: int, end: int) -> None:
         """Have the bytes from `start` to `end` written while the round goes on, and wait for those before."""

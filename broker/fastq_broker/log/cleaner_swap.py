@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .files import READ, FileHandle, Files
@@ -44,23 +44,42 @@ class BrokenSwap(Exception):
     """A swap file that should be complete and is not: the segments that it stands for may be gone."""
 
 
-def begin_swap(files: Files, first: Segment) -> list[str]:
-    """Give the cleaned files beside a segment, its first one, the name of what is to be put in place; answers which there are, by their
-    suffixes. Raises OSError: then they have the names that they had, unless the disk has failed."""
+class NotAsMade(Exception):
+    """What a round of compaction has made is gone, or has another size: nothing was changed."""
+
+
+def begin_swap(files: Files, first: Segment, made: Mapping[str, int]) -> None:
+    """Give the cleaned files beside a segment, its first one, the name of what is to be put in place. `made` are their sizes by their
+    suffixes. Raises OSError, NotAsMade: then they have the names that they had, unless the disk has failed."""
     path = first.path_of
-    made = [suffix for suffix in FILE_SUFFIXES if os.path.exists(path(suffix) + CLEANED_SUFFIX)]
-    for number, suffix in enumerate(made):
+    for suffix, size in made.items():
+        _check(path(suffix) + CLEANED_SUFFIX, size)
+    suffixes = [suffix for suffix in FILE_SUFFIXES if suffix in made]
+    for number, suffix in enumerate(suffixes):
         try:
             files.rename(path(suffix) + CLEANED_SUFFIX, path(suffix) + SWAP_SUFFIX)
         except OSError:
-            for done in reversed(made[:number]):
+            for done in reversed(suffixes[:number]):
                 files.rename(path(done) + SWAP_SUFFIX, path(done) + CLEANED_SUFFIX)
             raise
-    return made
 
 
-def swap_in(log: LogSegments, old: Sequence[Segment], made: Sequence[str]) -> Segment:
-    """Replace consecutive segments by the cleaned one that has the first one's offset, of which `begin_swap` has made these; answers it.
+def _check(path: str, size: int) -> None:
+    """Whether a file is as it was made. The records that it stands for are about to go."""
+    try:
+        found = os.stat(path).st_size
+    except FileNotFoundError:
+        raise NotAsMade(
+            f"{path} was made with {size} bytes and is gone: somebody has removed it; the segments that it was to replace stay"
+        ) from None
+    if found != size:
+        raise NotAsMade(
+            f"{path} was made with {size} bytes and has {found}: somebody has changed it; the segments that it was to replace stay"
+        )
+
+
+def swap_in(log: LogSegments, old: Sequence[Segment], made: Mapping[str, int]) -> Segment:
+    """Replace consecutive segments by the cleaned one that has the first one's offset, to which `begin_swap` has been; answers it.
     Raises OSError.
 
     Names are not synced: until that is done, a loss of power may bring back any step before.
@@ -70,9 +89,10 @@ def swap_in(log: LogSegments, old: Sequence[Segment], made: Sequence[str]) -> Se
     for segment in old:
         # A snapshot is of what lies below its offset, which is right as long as a segment begins there.
         log.remove_files(segment, keep_snapshot=segment.base_offset == base)
-    for suffix in made:
-        files.rename(path(suffix) + SWAP_SUFFIX, path(suffix))
-    cleaned = log.make_segment(base, size=files.size_bytes(path(LOG_SUFFIX)), created_ms=old[0].created_ms)
+    for suffix in FILE_SUFFIXES:  # the .log first: what is left without it after a crash only waits for its name
+        if suffix in made:
+            files.rename(path(suffix) + SWAP_SUFFIX, path(suffix))
+    cleaned = log.make_segment(base, size=made[LOG_SUFFIX], created_ms=old[0].created_ms)
     cleaned.name_synced = True
     return cleaned
 
@@ -83,6 +103,7 @@ def recover_swaps(files: Files, directory: str, names: set[str]) -> None:
     # The .log first, as in a swap: what is left without it only waits for its name.
     swaps = sorted((name for name in names if _is(name, SWAP_SUFFIX)), key=lambda name: (LOG_SUFFIX not in name, name))
     complete = []
+    _check_records(directory, names, swaps, cleaned)
     for name in swaps:
         if cleaned is not None and _base(name) >= cleaned:
             logger.warning("%s: a compaction was cut short and is undone: %s is removed", directory, name)
@@ -101,6 +122,22 @@ def recover_swaps(files: Files, directory: str, names: set[str]) -> None:
     if complete:
         logger.warning("%s: a compaction that was cut short is complete: %s", directory, ", ".join(complete))
         files.sync_directory(directory)
+
+
+def _check_records(directory: str, names: set[str], swaps: Sequence[str], cleaned: int | None) -> None:
+    """Raise BrokenSwap where the records of a swap are gone that is to be finished, and with them, by their names, those that it stands
+    for: what there is of these is not removed with the other leftovers."""
+    for name in swaps:
+        base = _base(name)
+        log_name = offset_file_name(base, LOG_SUFFIX)
+        gone = log_name not in names and log_name + SWAP_SUFFIX not in names
+        if gone and (cleaned is None or base < cleaned) and log_name + DELETED_SUFFIX in names:
+            raise BrokenSwap(
+                f"{os.path.join(directory, log_name)}{SWAP_SUFFIX} is gone: it had what a compaction has left of the records from offset "
+                f"{base} on, and somebody has removed it after a stop amid that; nothing was changed and the partition is not served: "
+                f"restore that file, or remove the files that end in {SWAP_SUFFIX} and take {DELETED_SUFFIX} off the names of those from that "
+                "offset on that end in it"
+            )
 
 
 def remove_cleaned(files: Files, directory: str) -> None:

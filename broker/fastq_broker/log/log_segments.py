@@ -10,7 +10,7 @@ Source: LogSegments, LocalLog, UnifiedLog.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from fastq.errors import ErrorCode, error_for_code
@@ -117,16 +117,17 @@ class LogSegments(Visibility):
                 raise failure from error
             self.dir.soon(partial(self._remove_dropped, segment))
 
-    def replace_segments(self, old: Sequence[Segment]) -> None:
-        """Put the cleaned segment that lies beside consecutive closed ones, under the first one's offset, in their place.
+    def replace_segments(self, old: Sequence[Segment], made: Mapping[str, int]) -> None:
+        """Put the cleaned segment that lies beside consecutive closed ones, under the first one's offset, in their place. `made` are the
+        sizes of its files by their suffixes.
 
-        Raises KafkaStorageError: nothing was changed where the directory is online after it.
+        Raises KafkaStorageError, NotAsMade: nothing was changed where the directory is online after it.
         """
         first = self.segments.index(old[0])
         if self.segments[first : first + len(old)] != list(old) or old[-1] is self._active:
             raise ValueError(f"{self.name}: compaction has replaced segments that are not there any more")
         try:
-            made = begin_swap(self.files, old[0])
+            begin_swap(self.files, old[0], made)
         except OSError as error:
             raise self.dir.refuse("replacing compacted segments", error.filename or self.path, error) from error
         try:

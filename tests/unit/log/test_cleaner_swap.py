@@ -301,6 +301,74 @@ def test_what_changes_under_a_round_is_never_overwritten(filled: Path, tmp_path:
     manager.close()
 
 
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+@pytest.mark.parametrize("change", ["unlink", "truncate"])
+def test_what_somebody_has_taken_from_a_round_is_not_put_in_place(
+    filled: Path, tmp_path: Path, suffix: str, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager, log = make(copied(filled, tmp_path))
+    before = [batch.seen() for batch in stored_batches(log)]
+    workers: list[HeldWorker] = []
+
+    def start(job: CleaningJob) -> HeldWorker | DirectWorker:
+        if workers:
+            return DirectWorker(job)
+        workers.append(HeldWorker(job))
+        return workers[-1]
+
+    cleaner = LogCleaner(manager, CleanerConfig(backoff_ms=0), start_worker=start)
+    cleaner.tick(START_MS)
+    workers[0].work()
+    victim = min(path for path in Path(log.path).glob(f"*{suffix}.cleaned") if path.stat().st_size)
+    if change == "unlink":
+        victim.unlink()
+    else:
+        os.truncate(victim, victim.stat().st_size - 1)
+    live = live_values(stored_batches(log))
+    for _ in range(20):
+        cleaner.tick(START_MS)
+    assert not cleaner.busy and cleaner.rounds_done == 0
+    assert ([batch.seen() for batch in stored_batches(log)] == before) == victim.name.startswith("0" * 20)
+    assert live_values(stored_batches(log)) == live, "no record is gone"
+    assert f"{victim} was made with" in caplog.text and "next attempt in" in caplog.text
+    assert not names_of(log)
+    assert run(cleaner, clock_of(manager).advance(10_000)) >= 1
+    assert live_values(stored_batches(log)) == live
+    assert [batch.seen() for batch in stored_batches(log)] != before
+    assert log.dir.offline is None
+
+
+@pytest.mark.parametrize("renamed", [".index.swap", ".log.swap"])
+def test_a_swap_whose_records_were_removed_after_a_crash_costs_nothing_more(
+    filled: Path, tmp_path: Path, renamed: str
+) -> None:
+    """The old segment has its other name already: it must not go with the leftovers, as nobody else has its records."""
+    directory = copied(filled, tmp_path)
+    segment = sorted((directory / "t-0").glob("*.log"))[1]
+    old = segment.read_bytes()
+    segment.rename(f"{segment}.deleted")
+    swap = segment.with_name(segment.name.replace(".log", renamed))
+    swap.write_bytes(b"")
+    if renamed == ".log.swap":
+        swap.unlink()
+        segment.with_suffix(".timeindex").rename(segment.with_name(f"{segment.stem}.timeindex.swap"))
+    (directory / ".kafka_cleanshutdown").unlink()
+    manager = open_manager(directory, CONFIG)
+    log = manager.get("t", 0)
+    assert log is not None
+    with pytest.raises(KafkaStorageError, match="nothing was changed"):
+        log.load()
+    assert manager.offline_dirs == {}
+    assert Path(f"{segment}.deleted").read_bytes() == old
+    manager.close()
+    for path in (directory / "t-0").glob("*.swap"):
+        path.unlink()
+    Path(f"{segment}.deleted").rename(segment)
+    manager, log = make(directory)
+    assert sum(len(batch.rows) for batch in stored_batches(log)) == 301
+    assert log.gap_offset is None
+
+
 def test_readers_keep_what_they_were_given(filled: Path, tmp_path: Path) -> None:
     manager, log = make(copied(filled, tmp_path))
     held = log.read(0, 2000)
