@@ -135,8 +135,8 @@ def _check_records(directory: str, names: set[str], swaps: Sequence[str], cleane
             raise BrokenSwap(
                 f"{os.path.join(directory, log_name)}{SWAP_SUFFIX} is gone: it had what a compaction has left of the records from offset "
                 f"{base} on, and somebody has removed it after a stop amid that; nothing was changed and the partition is not served: "
-                f"restore that file, or remove the files that end in {SWAP_SUFFIX} and take {DELETED_SUFFIX} off the names of those from that "
-                "offset on that end in it"
+                f"restore that file, or remove the files that end in {SWAP_SUFFIX} and take {DELETED_SUFFIX} off the names of the files "
+                "from that offset on"
             )
 
 
