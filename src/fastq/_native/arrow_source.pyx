@@ -132,6 +132,8 @@ cdef class ArrowSource:
             raise ValueError("the Arrow stream was taken or released before: export it again")
         self.stream = stream[0]
         stream.release = NULL
+        if self.stream.get_schema == NULL or self.stream.get_next == NULL or self.stream.get_last_error == NULL:
+            raise ValueError("malformed Arrow stream: it lacks a callback; the library that exported it is at fault")
         with nogil:
             code = self.stream.get_schema(&self.stream, &self.schema)
         if code != 0:
@@ -181,7 +183,7 @@ cdef class ArrowSource:
             return 0
         names = []
         for i in range(self.schema.n_children):
-            if self.schema.children[i] == NULL:
+            if self.schema.children == NULL or is_gone(self.schema.children[i]):
                 raise ValueError(f"column {i} of the Arrow table is missing from its schema")
             names.append(name_of(self.schema.children[i]))
         unknown = set(names) - {"key", "value", "headers", "partition", "timestamp"}
@@ -396,10 +398,15 @@ cdef void free_inner(Column* column) noexcept:
     column.inner = column.second = NULL
 
 
+cdef inline bint is_gone(const ArrowSchema* schema) noexcept nogil:
+    """Whether a child is not there, or was released: then what it points to is freed."""
+    return schema == NULL or schema.release == NULL
+
+
 cdef ArrowSchema* child_schema(const ArrowSchema* schema, int64_t i, int64_t count, str name) except NULL:
     """Child `i` of a type that has `count` of them."""
-    if schema.n_children != count or schema.children == NULL or schema.children[i] == NULL:
-        raise malformed(name, f"its type has {schema.n_children} children, not {count}")
+    if schema.n_children != count or schema.children == NULL or is_gone(schema.children[i]):
+        raise malformed(name, f"its type has {schema.n_children} children, not {count}, or lacks child {i}")
     return schema.children[i]
 
 
@@ -414,6 +421,8 @@ cdef int describe(Column* column, const ArrowSchema* schema, str name, str wante
         index = KINDS.get(text)
         if index not in INTEGER_KINDS:
             raise malformed(name, f"the indices of a dictionary have type {text!r}")
+        if is_gone(schema.dictionary):
+            raise malformed(name, "the type of its dictionary was released before")
         column.kind = COLUMN_DICTIONARY
         column.index = index
         column.inner = new_inner()
@@ -485,8 +494,8 @@ cdef int bind_column(Column* column, const ArrowArray* array, int64_t offset, in
     """Point `column` at an array, of which the parent's entries are those from `offset` on, at least `length` of them."""
     cdef const ArrowArray* ends
     cdef int64_t buffers = 2
-    if array == NULL:
-        raise malformed(name, "its array is missing")
+    if array == NULL or array.release == NULL:
+        raise malformed(name, "its array is missing" if array == NULL else "its array was released before")
     if array.length < 0 or array.offset < 0 or array.null_count < -1 or array.length - offset < length:
         raise malformed(name, f"it has {array.length} entries from {array.offset} on, {length} from {offset} on are wanted")
     column.array = array
@@ -500,7 +509,7 @@ cdef int bind_column(Column* column, const ArrowArray* array, int64_t offset, in
         if array.n_children != 2 or array.children == NULL or array.children[0] == NULL or array.children[1] == NULL:
             raise malformed(name, f"run-end encoded data has {array.n_children} children, not 2")
         ends = array.children[0]
-        if ends.length < 0 or ends.offset < 0 or ends.n_buffers < 2 or ends.buffers == NULL:
+        if ends.release == NULL or ends.length < 0 or ends.offset < 0 or ends.n_buffers < 2 or ends.buffers == NULL:
             raise malformed(name, "the ends of its runs are not there")
         column.runs = ends.length
         if ends.length and ends.buffers[1] == NULL:

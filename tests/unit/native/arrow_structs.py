@@ -61,6 +61,7 @@ class Hand:
 
     def __init__(self):
         self.kept = []
+        self.gone = []
         self.schemas = 0
         self.arrays = 0
 
@@ -81,6 +82,12 @@ class Hand:
         self.kept.append(item)
         return item
 
+    def rearm(self):
+        """Every struct can be exported once more, but for those that were made as released ones."""
+        for made in self.kept:
+            if isinstance(made, Schema | Array) and not any(made is gone for gone in self.gone):
+                made.release = self.release_schema if isinstance(made, Schema) else self.release_array
+
     def pointers(self, kind, items):
         if items is None:
             return None
@@ -90,15 +97,28 @@ class Hand:
                 made[at] = ctypes.pointer(item)
         return ctypes.cast(self.keep(made), POINTER(POINTER(kind)))
 
-    def schema(self, text, name=b"", children=(), dictionary=None, count=None, metadata=None):
+    def schema(self, text, name=b"", children=(), dictionary=None, count=None, metadata=None, released=False):
         made = self.keep(Schema(text, name, metadata, 2, len(children or ()) if count is None else count))
         made.children = self.pointers(Schema, children)
         if dictionary is not None:
             made.dictionary = ctypes.pointer(dictionary)
-        made.release = self.release_schema
+        made.release = None if released else self.release_schema
+        if released:
+            self.gone.append(made)
         return made
 
-    def array(self, length, buffers, nulls=0, offset=0, children=(), dictionary=None, n_buffers=None, n_children=None):
+    def array(
+        self,
+        length,
+        buffers,
+        nulls=0,
+        offset=0,
+        children=(),
+        dictionary=None,
+        n_buffers=None,
+        n_children=None,
+        released=False,
+    ):
         """buffers: bytes each, None for NULL; the whole None for no list of them."""
         made = self.keep(Array(length, nulls, offset, len(buffers or ()) if n_buffers is None else n_buffers))
         made.n_children = len(children or ()) if n_children is None else n_children
@@ -112,7 +132,9 @@ class Hand:
         made.children = self.pointers(Array, children)
         if dictionary is not None:
             made.dictionary = ctypes.pointer(dictionary)
-        made.release = self.release_array
+        made.release = None if released else self.release_array
+        if released:
+            self.gone.append(made)
         return made
 
     def exported(self, schema, array):

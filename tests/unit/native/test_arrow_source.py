@@ -179,6 +179,19 @@ def malformed_cases(hand):
     yield "child too short", table, hand.array(2, [None], children=[ok]), "1 entries from 0 on, 2 from 0 on"
     yield "child too short by offset", table, hand.array(1, [None], offset=1, children=[ok]), "1 from 1 on"
     yield "schema child NULL", hand.schema(b"+s", b"", [None]), ok, "column 0 of the Arrow table is missing"
+    no_list = hand.schema(b"+s", b"", None, count=1)
+    yield "schema without a list of children", no_list, ok, "column 0 of the Arrow table is missing"
+    gone = hand.schema(b"z", b"value", released=True)
+    yield "schema child released", hand.schema(b"+s", b"", [gone]), ok, "column 0 of the Arrow table is missing"
+    yield "dictionary type released", hand.schema(b"c", dictionary=gone), ok, "type of its dictionary was released"
+    freed = hand.array(1, [None, offsets32(0, 1), u8], released=True)
+    yield "child released", table, hand.array(1, [None], children=[freed]), "its array was released before"
+    yield (
+        "dictionary released",
+        hand.schema(b"c", dictionary=z),
+        hand.array(1, [None, b"\0"], dictionary=freed),
+        "its array was released before",
+    )
     yield "dictionary missing", hand.schema(b"c", dictionary=z), hand.array(1, [None, b"\0"]), "its array is missing"
     yield "index of floats", hand.schema(b"f", dictionary=z), ok, "indices of a dictionary have type 'f'"
     for number in (b"\x01", b"\xff"):
@@ -195,6 +208,17 @@ def malformed_cases(hand):
     runs = hand.schema(b"+r", b"", [ends, z])
     yield "runs without children", hand.schema(b"+r"), ok, "0 children, not 2"
     yield "runs of bytes", hand.schema(b"+r", b"", [hand.schema(b"C"), z]), ok, "not integers of 16, 32"
+    yield "runs without a list of types", hand.schema(b"+r", b"", None, count=2), ok, "2 children, not 2, or lacks"
+    yield "runs of a released type", hand.schema(b"+r", b"", [ends, gone]), ok, "or lacks child 1"
+    no_list = hand.array(1, [], children=None, n_children=2)
+    yield "runs without a list of children", runs, no_list, "2 children, not 2"
+    gone_ends = hand.array(1, [None, b"\1\0"], released=True)
+    yield (
+        "ends of runs released",
+        runs,
+        hand.array(1, [], children=[gone_ends, ok]),
+        "the ends of its runs are not there",
+    )
     yield "runs missing", runs, hand.array(1, [], children=[]), "0 children, not 2"
     yield "runs without ends", runs, hand.array(1, [], children=[hand.array(1, [None, None]), ok]), "have no buffer"
     yield (
@@ -256,6 +280,15 @@ def malformed_cases(hand):
     yield "headers without entries", lists, childless, "its lists have 0 children"
     empty = hand.schema(b"+s", b"", [hand.schema(b"z", b"value"), hand.schema(b"+l", b"headers", [])])
     yield "headers of no type", empty, childless, "its type has 0 children"
+    no_list = hand.array(1, [None, offsets32(0, 1)], children=None, n_children=1)
+    rows = hand.array(1, [None], children=[ok, no_list])
+    yield "headers without a list of entries", lists, rows, "its lists have 1 children"
+    bare = hand.array(1, [None], children=None, n_children=2)
+    rows = hand.array(1, [None], children=[ok, hand.array(1, [None, offsets32(0, 1)], children=[bare])])
+    yield "headers without a list of fields", lists, rows, "a header has 2 fields"
+    typeless = hand.schema(b"+s", b"", None, count=2)
+    columns = [hand.schema(b"z", b"value"), hand.schema(b"+l", b"headers", [typeless])]
+    yield "headers without a list of types", hand.schema(b"+s", b"", columns), childless, "2 children, not 2, or lacks"
 
 
 def nested(hand, depth):
@@ -271,7 +304,7 @@ CASES = list(malformed_cases(HAND))
 
 @pytest.mark.parametrize(("schema", "array", "message"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_malformed_structs_are_refused(schema, array, message):
-    schema.release, array.release = HAND.release_schema, HAND.release_array  # some serve several cases
+    HAND.rearm()  # some serve several cases
     before = HAND.schemas, HAND.arrays
     with pytest.raises(ValueError, match=message):
         records(HAND.exported(schema, array))
@@ -290,6 +323,16 @@ def test_what_was_taken_before_is_refused():
     with pytest.raises(ValueError, match="taken or released before"):
         records(stream)
     assert (hand.schemas, hand.arrays, stream.released) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("callback", ["get_schema", "get_next", "get_last_error"])
+def test_a_stream_without_a_callback_is_refused_and_released(callback):
+    hand = Hand()
+    stream = hand.stream(hand.schema(b"n"), [hand.array(1, [])])
+    setattr(stream.struct, callback, None)
+    refused(stream, "malformed Arrow stream: it lacks a callback")
+    gc.collect()
+    assert stream.released == 1
 
 
 @pytest.mark.parametrize("text", [b"the disk is gone", None])
