@@ -25,7 +25,7 @@ from fastq._native.accumulator import CLOSED, FORKED, NOT_STARTED, SYNC
 from fastq._native.producer_batch import Batch
 from fastq._native.producer_core import AsyncProducerCore
 from fastq._native.send_many import ManyDelivery
-from fastq.errors import WrongEventLoop
+from fastq.errors import TransactionAborted, WrongEventLoop
 from fastq.interceptors import ProducerRecord
 from fastq.net.aio import AsyncDriver
 from fastq.net.core import ClientCore
@@ -165,6 +165,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
     ) -> ManyDelivery:
         """Queue many records, as Producer.send_many does; `await` the handle for the offsets by partition.
 
+        They go behind what was sent to the topic before; what others send while it waits may come between them.
         Cancelling it in the middle leaves the records before that point sent; `accepted` of the CancelledError says how many.
         """
         return await self._run(self._send_many(topic, values, keys, headers, partition, timestamps))
@@ -274,9 +275,15 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
                 waiter.cancel()
         return True
 
-    def _places_wanted(self) -> Callable[[], int]:
-        waiting = self._places.all()
+    def _places_wanted(self, topic: str | None = None) -> Callable[[], int]:
+        waiting = self._places.all() if topic is None else self._places.of(topic)
         return lambda: sum(not entry.settled for entry in waiting)
+
+    def _abort_begun(self) -> None:
+        transactions = self._parts.transactions
+        if transactions is not None and self._places:
+            why, name = "the record was not written: its transaction is aborted", transactions.transactional_id
+            self._places.refuse_all(lambda: TransactionAborted(why, transactional_id=name))
 
     def _wait_done(self, batch: Batch, timeout: float | None) -> asyncio.Future[None]:
         """A future that is done with the batch. Called for a batch that is done: its callbacks run soon."""

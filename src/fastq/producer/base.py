@@ -29,7 +29,15 @@ from fastq._native.accumulator import (
 from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.producer_core import DeliveryBase, pairs_of
 from fastq.callbacks import unfinished
-from fastq.errors import BufferTimeout, ClientClosed, FastqError, ForkedClient, TransactionAborted, error_for_code
+from fastq.errors import (
+    BufferTimeout,
+    ClientClosed,
+    FastqError,
+    ForkedClient,
+    TransactionAborted,
+    TransactionStateError,
+    error_for_code,
+)
 from fastq.interceptors import ProducerRecord, apply_on_acknowledgement, apply_on_send
 from fastq.metrics import ProducerMetrics
 from fastq.net.core import ClientCore
@@ -135,12 +143,28 @@ class Parts:
         if slow & NO_TRANSACTION and self.transactions is not None:
             self.transactions.check_send()
 
-    def check_transaction(self) -> None:
-        """Raise what keeps a record that was taken before the producer was closed from going in."""
+    @property
+    def transaction(self) -> int:
+        """Which transaction it is: how many have ended before."""
+        transactions = self.transactions
+        return 0 if transactions is None else transactions.committed_total + transactions.aborted_total
+
+    def check_transaction(self, sent_in: int) -> None:
+        """Raise what keeps a record that was taken before, perhaps before the producer was closed, from going in: it is of the
+        transaction `sent_in`, and of no later one."""
         if self.accumulator.slow & FORKED:
             raise ForkedClient()
-        if self.accumulator.slow & NO_TRANSACTION and self.transactions is not None:
-            self.transactions.check_send()
+        transactions = self.transactions
+        if transactions is None:
+            return
+        if self.accumulator.slow & NO_TRANSACTION:
+            transactions.check_send()
+        if sent_in != self.transaction:
+            raise TransactionStateError(
+                "the record was not written: the transaction that it was sent in ended before it was in",
+                transactional_id=transactions.transactional_id,
+                hint="Send it again in the next one",
+            )
 
     def metadata_watch(self) -> Callable[[], bool]:
         """A predicate: whether something about the metadata or the connections has changed since now."""

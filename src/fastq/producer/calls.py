@@ -20,7 +20,6 @@ from fastq._native.accumulator import (
     CLOSED,
     FORKED,
     INTERCEPTORS,
-    NO_TRANSACTION,
     PARTITIONER,
     SERIALIZERS,
     SYNC,
@@ -188,14 +187,13 @@ class ProducerCalls:
 
     def _room_for(self, topic: TopicState, wanted_bytes: int, deadline: float | None) -> Calls[float]:
         """Wait for room; answers the deadline, which counts for all the waiting of one call."""
-        now, accumulator = time.monotonic(), self.accumulator
+        now, accumulator, transaction = time.monotonic(), self.accumulator, self._parts.transaction
         end = now + self._max_block_s if deadline is None else deadline
 
         def room() -> bool:
             if accumulator.slow & CLOSED:
                 raise ClientClosed("the producer was closed while send waited for room")
-            if accumulator.slow & NO_TRANSACTION:
-                self._parts.check_usable()
+            self._parts.check_transaction(transaction)
             if accumulator.has_ample_room(wanted_bytes):
                 return True
             accumulator.close_all()
@@ -210,7 +208,12 @@ class ProducerCalls:
     ) -> Calls[ManyDelivery]:
         parts, accumulator = self._parts, self.accumulator
         parts.check_usable()
+        transaction = parts.transaction
+        before = self._places_wanted(None if parts.config.interceptors else topic)
+        if before() and not (yield Wait(lambda: not before(), self._max_block_s)):
+            raise parts.no_room(topic)
         state = yield from self._known_topic(topic)
+        parts.check_transaction(transaction)
         conversion = Conversion(parts, topic) if accumulator.slow & CONVERTING else None
         call = SendMany(self, state, values, keys, headers, partition, timestamps, conversion)  # type: ignore[arg-type]  # a ProducerCore too
         deadline: float | None = None
@@ -226,6 +229,7 @@ class ProducerCalls:
                 else:
                     deadline = None
                     yield TURN
+                parts.check_transaction(transaction)
         except BaseException as error:
             call.give_up(error)
             if conversion is not None:
@@ -242,9 +246,12 @@ class ProducerCalls:
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    def _places_wanted(self) -> Callable[[], int]:
-        """How many of the sends that wait for their place now still do."""
+    def _places_wanted(self, topic: str | None = None) -> Callable[[], int]:
+        """How many of the sends that wait for their place now, of one topic or all, still do."""
         return lambda: 0
+
+    def _abort_begun(self) -> None:
+        """Sends that wait are of the transaction that is aborted."""
 
     def _flush(self, timeout: float | None) -> Calls[None]:
         check_timeout(timeout)
@@ -286,6 +293,7 @@ class ProducerCalls:
                     self._parts.tell_open_transaction()
                 undecided = abort_open(transactions)
             if undecided and transactions is not None:
+                self._abort_begun()
                 patience_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
                 yield Wait(lambda: transactions.settled, patience_s)
             yield from self._flush(timeout)

@@ -277,10 +277,16 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
 
     def _wait_for_topic(self, topic: str) -> TopicState:
         state = self.accumulator.topic(topic) if isinstance(topic, str) else None
-        return state if state is not None else self._run(self._known_topic(topic))
+        if state is None:
+            transaction = self._parts.transaction
+            state = self._run(self._known_topic(topic))
+            self._parts.check_transaction(transaction)
+        return state
 
     def _wait_for_partition(self, topic: TopicState, index: int) -> None:
+        transaction = self._parts.transaction
         self._run(self._known_partition(topic, index))
+        self._parts.check_transaction(transaction)
 
     def _wait_for_room(self, topic: TopicState, wanted_bytes: int, deadline: float | None) -> float:
         return self._run(self._room_for(topic, wanted_bytes, deadline))

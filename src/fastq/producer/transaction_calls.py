@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
@@ -152,18 +153,31 @@ class TransactionOperations(ProducerCalls):
     def _commit_transaction(self, timeout: float | None) -> Calls[None]:
         check_timeout(timeout)
         transactions = self._transactions()
-        waiting = self._places_wanted()
-        if transactions.state is State.IN_TRANSACTION and waiting():
-            yield Wait(lambda: not waiting(), self._max_block_s)
+        limit = self._max_block_s if timeout is None else timeout
+        end, waiting = time.monotonic() + limit, self._places_wanted()
+        if (
+            transactions.state is State.IN_TRANSACTION
+            and waiting()
+            and not (yield Wait(lambda: not waiting(), limit))
+            and waiting()
+        ):
+            left = waiting()
+            raise TransactionTimeout(
+                f"commit_transaction did not begin within {limit:g} s: "
+                + ("1 record still waits for its place" if left == 1 else f"{left} records still wait for their place"),
+                transactional_id=transactions.transactional_id,
+                hint="Nothing is decided yet: call commit_transaction again to go on waiting",
+            )
         with self._guard:
             transactions.begin_commit()
-        yield from self._settled(transactions, "commit_transaction", timeout)
+        yield from self._settled(transactions, "commit_transaction", max(end - time.monotonic(), 0.0))
 
     def _abort_transaction(self, timeout: float | None) -> Calls[None]:
         check_timeout(timeout)
         transactions = self._transactions()
         with self._guard:
             transactions.begin_abort()
+        self._abort_begun()
         yield from self._settled(transactions, "abort_transaction", timeout)
 
     def _send_offsets(self, offsets: GroupConsumer | Offsets, group_metadata: Group | None) -> None:

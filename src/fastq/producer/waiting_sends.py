@@ -6,7 +6,8 @@ Rules
   of the loop, which once per full batch others are given. Whether it is awaited makes no difference to that.
 - Of an awaited send, the task that awaits it appends, in its own step: so one that is cancelled before has not sent. Cancelling it, or the
   last of several, gives the place up.
-- A send that nobody awaits and that fails is told in the log as any record that was not delivered.
+- A send that nobody awaits and that fails is told in the log as any record that was not delivered; in a transaction it is the
+  transaction that fails, as by a record that the broker refuses. A record is of the transaction that it was sent in, and of no later one.
 Thread rule: the loop's thread.
 """
 
@@ -24,9 +25,10 @@ from typing import Any, Protocol
 from fastq._native.accumulator import SYNC, WAITING
 from fastq._native.producer_core import AsyncDelivery
 from fastq.arguments import int_of
-from fastq.errors import ClientClosed, FastqError, LoadingWouldBlock, SerializationError
+from fastq.errors import ClientClosed, FastqError, LoadingWouldBlock, SerializationError, TransactionAborted
 from fastq.interceptors import ProducerRecord
 from fastq.producer.base import Parts, Prepared
+from fastq.producer.transaction_states import State
 
 WOKEN_TOGETHER = 64
 """Tasks that are woken in one turn when the first of a topic may go on."""
@@ -58,11 +60,12 @@ class WaitingSend:
 
     __slots__ = (
         "_steps", "asked", "awaited", "began", "deadline", "delivery", "error", "gave_way", "number", "places",
-        "prepared", "record", "waiters", "worth_a_try",
+        "prepared", "record", "transaction", "waiters", "worth_a_try",
     )  # fmt: skip
 
     def __init__(self, places: WaitingSends, record: ProducerRecord, number: int, deadline: float) -> None:
         self.places, self.record, self.number, self.deadline = places, record, number, deadline
+        self.transaction = places.producer._parts.transaction
         self.prepared: Prepared | None = None
         self.delivery: AsyncDelivery | None = None
         self.error: BaseException | None = None
@@ -154,6 +157,10 @@ class WaitingSends:
         """Those that wait now."""
         return [entry for queue in self._queues.values() for entry in queue]
 
+    def of(self, topic: str) -> list[WaitingSend]:
+        """Those of a topic."""
+        return list(self._queues.get(topic, ()))
+
     def place(self, record: ProducerRecord) -> WaitingSend:
         """A new send: in at once where that can be, else at the end of its topic's queue. Raises what it fails with at once."""
         entry = WaitingSend(self, record, next(self._numbers), time.monotonic() + self.producer._max_block_s)
@@ -174,7 +181,7 @@ class WaitingSends:
     def _try(self, entry: WaitingSend) -> AsyncDelivery | None:
         """Append the record, or note in the entry what has to happen first."""
         parts, producer, record = self.producer._parts, self.producer, entry.record
-        parts.check_transaction()
+        parts.check_transaction(entry.transaction)
         if not isinstance(record.topic, str):
             raise TypeError(f"topic is a str, got {record.topic!r}")
         state = parts.accumulator.topic(record.topic)
@@ -271,7 +278,10 @@ class WaitingSends:
             if not isinstance(error, FastqError):
                 error = FastqError("the record was refused", cause=error)
             told = error if error.topic is not None else error.with_context(topic=entry.record.topic)
-            parts.failures.note(1, told, time.monotonic())
+            if parts.transactions is not None and parts.transactions.state is State.IN_TRANSACTION:
+                parts.transactions.batch_failed(told)  # whose commit raises
+            elif not isinstance(error, TransactionAborted):
+                parts.failures.note(1, told, time.monotonic())
         self._leave(entry)
         entry.wake()
 
@@ -284,6 +294,7 @@ class WaitingSends:
             del self._queues[entry.record.topic]
             if not self._queues:
                 self.producer._parts.accumulator.slow &= ~WAITING
+            self.producer._attend()  # to calls that go behind them
 
     def _advance(self, entry: WaitingSend) -> None:
         """Try the first send of a queue, and let it go if it is over."""
@@ -375,8 +386,12 @@ class WaitingSends:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.refuse_all(lambda: ClientClosed("the producer was closed while send waited for its turn"))
+
+    def refuse_all(self, error: Callable[[], FastqError]) -> None:
+        """Fail those that wait now, each with an error of its own."""
         for entry in self.all():
-            self._refuse(entry, ClientClosed("the producer was closed while send waited for its turn"))
+            self._refuse(entry, error())
 
 
 def _number(entry: WaitingSend) -> int:
