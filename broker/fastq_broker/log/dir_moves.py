@@ -11,7 +11,7 @@ Rules
   copy that the metadata knows, is on disk: `promote` takes that for the log, and where both have the name the one that the metadata knows
   is taken.
 - A copy that is found at the start goes on from where it agrees with its log; that of a compacted log begins again.
-- A directory that fails gives its moves up; nothing but them is lost.
+- A directory that fails gives its moves up; nothing but them is lost. A copy that somebody has removed costs that move, which begins anew.
 Source: ReplicaAlterLogDirsThread, LogManager.replaceCurrentWithFutureLog; KIP-113, KIP-858.
 """
 
@@ -231,6 +231,11 @@ class LogMoves:
         """Go on with the move of a log whose copy was found. What is wrong with a copy is said and costs that alone."""
         key, again = (log.topic, log.partition), False
         for future in self.found.pop(key, ()):
+            if _is_gone(future):
+                logger.warning(
+                    "%s, a copy of %s, was removed by somebody: that move is given up", future.path, log.name
+                )
+                continue
             try:
                 belongs = future.dir is not log.dir and self._manager.id_of(future) == log.topic_id
                 if not belongs or log in self.moves:
@@ -288,6 +293,9 @@ class LogMoves:
         for future in self.found.get(key, ()):
             if future.dir.path == (home or future.dir.path) and self._manager.id_of(future) == topic_id:
                 self.found[key].remove(future)
+                if _is_gone(future):
+                    logger.warning("%s, about to be the log of %s-%d, was removed by somebody", future.path, *key)
+                    return None
                 logger.warning("%s was about to be the log of %s-%d: it is now", future.path, *key)
                 self._take_name(future)
                 return future
@@ -339,6 +347,8 @@ class LogMoves:
             if log_dir.offline is not None:
                 self._give_up(move, f"the log directory {log_dir.path} is offline")
                 return
+        if self._begun_anew(move):
+            return
         try:
             self._follow_start(move)
             if move.phase is Phase.COPYING and not move.busy and self._catch_up(move):
@@ -355,6 +365,16 @@ class LogMoves:
         except KafkaError as error:
             if log.dir.offline is not None or future.dir.offline is not None:
                 self._give_up(move, str(error))  # else a shortage, which has been told: the next tick tries it again
+
+    def _begun_anew(self, move: LogMove) -> bool:
+        """Whether a move had to begin anew, as somebody has removed its copy: no disk has failed then."""
+        log, future = move.log, move.future
+        if future.unmade or not _is_gone(future):
+            return False
+        self._give_up(move, f"{future.path} was removed by somebody; it begins anew")
+        if self.moves.get(log) is None:  # else who was told has asked for another
+            failures.attempt(f"moving {log.name}", partial(self.begin, log, future.dir))
+        return True
 
     def _follow_start(self, move: LogMove) -> None:
         log, future = move.log, move.future
@@ -434,7 +454,7 @@ class LogMoves:
         if isinstance(data, Exception):
             self._not_read(move, data)
             return
-        if truncations == move.log.truncations and data:
+        if not self._begun_anew(move) and truncations == move.log.truncations and data:
             failures.attempt(f"moving {move.log.name}", partial(self._append, move, data, gently=True))
         if self._loop is not None and self.moves.get(move.log) is move:
             self._look(move)
@@ -525,6 +545,17 @@ class LogMoves:
         else:
             future.abandon()
         self.on_changed(log)
+
+
+def _is_gone(log: PartitionLog) -> bool:
+    """Whether somebody has removed a log's directory, and not the log directory that it lies in."""
+    try:
+        os.stat(log.path)
+    except FileNotFoundError:
+        return os.path.exists(log.dir.path)
+    except OSError:
+        pass  # which is another matter
+    return False
 
 
 def _passes(error: KafkaError | OSError) -> bool:

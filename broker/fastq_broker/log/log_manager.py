@@ -477,9 +477,9 @@ class LogManager(LogIdentity):
                 )
         if self._is_due("directories", now):
             self._check_directories()
+        self.moves.tick()  # before flushes of copies that somebody has removed are due
         for log_dir in self.dirs:
             log_dir.tick()
-        self.moves.tick()
         self._delete_directories(now)
 
     def _check_directories(self) -> None:

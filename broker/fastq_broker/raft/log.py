@@ -100,7 +100,8 @@ class RaftLog(Protocol):
         """A piece of it. KafkaStorageError where it cannot be read."""
 
     def receive_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None:
-        """A piece of one that is fetched; position 0 begins it anew. OSError where it cannot be written: the same piece may come again."""
+        """A piece of one that is fetched; position 0 begins it anew. OSError where it cannot be written: the same piece may come
+        again; FileNotFoundError where what came before it is gone."""
 
     def finish_snapshot(self, snapshot: SnapshotId) -> None:
         """All of it is there: it takes the place of the whole log. ValueError, and it is gone, when it is not whole; OSError, and it is to

@@ -450,6 +450,13 @@ class RaftMachine(Membership):
         try:
             self.log.receive_snapshot(ask.snapshot, ask.position, answer.data)
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and ask.position:
+                logger.warning(
+                    "what there was of the snapshot %s of node %d is gone, not by this node's doing: it is fetched from its begin (%s)",
+                    *(ask.snapshot.file_name, self.leader_id, error),
+                )
+                self._receiving = (ask.snapshot, 0)
+                return
             if not is_shortage(error):
                 raise
             self._wait_for_room(link, error, now)

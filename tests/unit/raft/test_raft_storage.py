@@ -19,12 +19,13 @@ from fastq_broker.log.reserve import Reserve
 from fastq_broker.log.retention import apply_retention
 from fastq_broker.raft import storage
 from fastq_broker.raft.log import Vote
-from fastq_broker.raft.messages import EpochEnd, SnapshotId
+from fastq_broker.raft.messages import BeginEpoch, EpochEnd, FetchedSnapshot, FetchSnapshot, SnapshotId
 from fastq_broker.raft.storage import DiskLog, DiskVotes
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Said, Voter, VoterSet
 from faulty_files import Fault, FaultyFiles
 from raft_members import VALUE, Disk
 from raft_world import MemoryLog
+from test_raft_rules import PLACES, Setting, T, from_leader
 
 from fastq._native.records import decode_records
 from fastq.errors import KafkaStorageError
@@ -365,3 +366,33 @@ def test_votes_are_kept_as_kafka_keeps_them(tmp_path: Path) -> None:
         votes.write(vote)
         assert votes.read() == vote
     assert "currentVoters" not in (tmp_path / "quorum-state").read_text()
+
+
+def test_a_snapshot_that_is_removed_between_two_pieces_is_fetched_from_its_begin(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path / "a"):
+        pass
+    wanted = SnapshotId(40, 7)
+    snapshot_in(tmp_path / "a", wanted, VOTERS)
+    whole = (tmp_path / "a" / f"{METADATA_TOPIC}-0" / wanted.file_name).read_bytes()
+    with opened(tmp_path / "b") as log:
+        follower = Setting()
+        follower.machine.log = log
+        follower.machine.begin_epoch(BeginEpoch("c", 5, 2, None, {"CONTROLLER": PLACES[2]}), T)
+        follower.fetched(from_leader(snapshot=wanted))
+        positions = []
+        for number in range(20):
+            send = follower.asks()
+            if not isinstance(send.ask, FetchSnapshot):
+                break
+            positions.append(send.ask.position)
+            piece = whole[send.ask.position : send.ask.position + len(whole) // 3 + 1]
+            answer = FetchedSnapshot(0, 2, 5, PLACES[2], wanted, len(whole), send.ask.position, piece)
+            if number == 1:
+                next((tmp_path / "b").rglob("*.part")).unlink()
+            follower.machine.answered(send.link, send.ask, answer, T)
+        step = len(whole) // 3 + 1
+        assert positions == [0, step, 0, step, 2 * step]
+        assert (log.start, log.snapshots) == (40, [wanted])
+        assert "is fetched from its begin" in caplog.text
