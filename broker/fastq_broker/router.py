@@ -244,7 +244,8 @@ class Router:
         except (ImportError, OSError) as error:  # short of descriptors or memory
             raise ProtocolViolation(f"the handler of {api_name(header[0])} cannot be loaded: {error}") from error
         if route is None:
-            raise ProtocolViolation(f"unknown api key {header[0]} (version {header[1]})")
+            name = APIS[header[0]].name if header[0] in APIS else "not known"
+            raise ProtocolViolation(f"api key {header[0]} ({name}), version {header[1]}, is not served by this broker")
         versions = route.versions
         if not versions[0] <= header[1] <= versions[1]:
             if header[0] == API_VERSIONS:

@@ -15,6 +15,7 @@ type is not known, or that does not decode, is shown by its bytes, with why: it 
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -105,11 +106,12 @@ def _of_client(message: type[Message], text: str | None) -> Any:
     data = base64.b64decode(text or "")
     if len(data) < 2:
         return text
-    try:
-        version = min(int.from_bytes(data[:2], "big", signed=True), message.MAX_VERSION)
-        return document(message.decode(Reader(data, 2), version))
-    except DecodeError:
-        return text
+    version = min(int.from_bytes(data[:2], "big", signed=True), message.MAX_VERSION)
+    # Each version adds fields at the end, which some clients leave out although they name it: those of version 0 are there.
+    for read_as in (version, 0) if version > 0 else (version,):
+        with contextlib.suppress(DecodeError):
+            return document(message.decode(Reader(data, 2), read_as))
+    return text
 
 
 def _transaction_classes(kind: int) -> tuple[type[Message], type[Message]]:

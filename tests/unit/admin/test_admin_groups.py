@@ -281,6 +281,16 @@ def test_describe_groups_of_both_protocols(broker: FakeBroker, admin: Admin) -> 
     assert isinstance(outcomes["past"].error, GroupIdNotFound)
 
 
+def test_a_subscription_without_what_its_version_adds_is_read(broker: FakeBroker, admin: Admin) -> None:
+    """Some clients say version 1 and leave the owned partitions out; the topics stand in front of them."""
+    limit(broker, ApiKey.CONSUMER_GROUP_DESCRIBE, -1)
+    short = b"\0\1" + embedded(0, m.ConsumerProtocolSubscription(topics=["b", "a"], user_data=b"\7"))[2:]
+    member = m.DescribeGroupsResponse.DescribedGroupMember(member_id="m", member_metadata=short)
+    answer_once(broker, ApiKey.DESCRIBE_GROUPS, m.DescribeGroupsResponse(groups=[classic_group("g", members=[member])]))
+    (described,) = admin.describe_group("g").members
+    assert (described.subscribed_topics, described.metadata) == (("a", "b"), short)
+
+
 def test_describe_groups_of_a_broker_without_the_new_protocol(broker: FakeBroker, admin: Admin) -> None:
     limit(broker, ApiKey.CONSUMER_GROUP_DESCRIBE, -1)
     broken = m.DescribeGroupsResponse.DescribedGroupMember(member_id="m", member_assignment=b"\0\1\0\0\0\\9")

@@ -11,6 +11,8 @@ import pytest
 from fastq_broker import router
 from fastq_broker.connection import ProtocolViolation
 
+from fastq.protocol.api import APIS
+
 
 def test_a_handler_that_cannot_be_loaded_closes_the_connection_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
@@ -29,6 +31,18 @@ def test_a_handler_that_cannot_be_loaded_closes_the_connection_and_is_tried_agai
         node.dispatch(None, bytearray(), header)  # type: ignore[arg-type]  # not looked at before the handler is there
     monkeypatch.setattr(router, "import_module", real)
     assert node.route(75) is not None
+
+
+NOT_SERVED = sorted(set(APIS) - set(router.HANDLERS))
+
+
+@pytest.mark.parametrize("key", [*NOT_SERVED, -1, max(APIS) + 1, 32767])
+def test_an_api_that_is_not_served_closes_the_connection_by_its_name(key: int) -> None:
+    ports: Any = SimpleNamespace(config=SimpleNamespace(non_produce_request_max_bytes=1 << 20))
+    name = APIS[key].name if key in APIS else "not known"
+    header: Any = (key, 3, 1, None, 0, 0)
+    with pytest.raises(ProtocolViolation, match=rf"api key {key} \({name}\), version 3, is not served"):
+        router.Router(ports).dispatch(None, bytearray(), header)  # type: ignore[arg-type]  # nothing else is looked at
 
 
 def test_who_is_gone_before_a_handler_has_begun_leaves_nothing_behind() -> None:

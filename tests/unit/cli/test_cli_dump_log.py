@@ -14,8 +14,16 @@ import pytest
 from fastq._native.records import build_batch, encode_control_key
 from fastq._native.wire import Writer
 from fastq.cli import main
-from fastq.cli.internal_records import DECODERS, decode_control
-from fastq.protocol.messages import OffsetCommitKey, RemotePartitionDeleteMetadataRecord
+from fastq.cli.internal_records import DECODERS, decode_control, document
+from fastq.protocol.message import Message
+from fastq.protocol.messages import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    RemotePartitionDeleteMetadataRecord,
+)
 
 NOW_MS = 1_800_000_000_000
 NAME = "00000000000000000000.log"
@@ -143,6 +151,34 @@ def test_what_is_not_known_is_shown(capfd: pytest.CaptureFixture[str], tmp_path:
         "base64": "AA==",
         "undecoded": "a value has a version",
     }
+
+
+@pytest.mark.parametrize("version", [1, 2, 9])
+def test_a_subscription_without_what_its_version_adds_is_shown(version: int) -> None:
+    """Some clients say version 1 and leave the owned partitions out; the topics stand in front of them."""
+
+    def shown(kind: type[Message], message: Message, of: int, more: bytes = b"") -> Any:
+        data = of.to_bytes(2, "big") + message.to_bytes(0) + more
+        member = GroupMetadataValue.MemberMetadata(
+            member_id="m", **{"subscription" if kind is ConsumerProtocolSubscription else "assignment": data}
+        )
+        value = GroupMetadataValue(protocol_type="consumer", members=[member])
+        key = GroupMetadataKey(group="g")
+        found = DECODERS["offsets"].decode(b"\0\2" + key.to_bytes(0), b"\0\4" + value.to_bytes(4))
+        return found[1]["data"]["members"][0]
+
+    subscription = ConsumerProtocolSubscription(topics=["b", "a"], user_data=b"\7")
+    found = shown(ConsumerProtocolSubscription, subscription, version)["subscription"]
+    assert found == document(subscription) and found["topics"] == ["b", "a"] and found["userData"] == "Bw=="
+    torn = shown(ConsumerProtocolSubscription, subscription, version, b"\0\0")["subscription"]
+    assert torn["topics"] == ["b", "a"]
+    assert shown(ConsumerProtocolAssignment, ConsumerProtocolAssignment(), version)["subscription"] == ""
+    rubbish = GroupMetadataValue.MemberMetadata(member_id="m", subscription=b"\0\1\0\0\0\7?", assignment=b"\0\1?")
+    value = GroupMetadataValue(protocol_type="consumer", members=[rubbish])
+    (member,) = DECODERS["offsets"].decode(
+        b"\0\2" + GroupMetadataKey(group="g").to_bytes(0), b"\0\4" + value.to_bytes(4)
+    )[1]["data"]["members"]
+    assert (member["subscription"], member["assignment"]) == ("AAEAAAAHPw==", "AAE/")
 
 
 def test_records_of_remote_logs() -> None:

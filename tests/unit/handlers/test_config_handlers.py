@@ -128,6 +128,13 @@ def test_levels_of_loggers(bench: Any, version: int) -> None:
         logger.setLevel(logging.NOTSET)
 
 
+def test_loggers_are_told_in_the_order_asked_for(bench: Any) -> None:
+    names = [logging.getLogger(f"fastq_broker.test_order.{name}").name for name in ("a", "b")]
+    for asked in (names, names[::-1], ["root", *names], [names[1], "no.such.logger", "root"]):
+        (result,) = bench.call(describe_configs, describe(8, "1", asked), 4).results
+        assert [item.name for item in result.configs] == [name for name in asked if name != "no.such.logger"]
+
+
 @pytest.mark.parametrize("version", versions(alter_configs))
 def test_alter_configs_replaces(bench: Any, version: int) -> None:
     bench.controller.create_topics([NewTopic("a", configs=[("segment.ms", "7")])])

@@ -13,7 +13,7 @@ import time
 import pytest
 from stored_log import Log
 
-from fastq.errors import BufferTimeout, ClientClosed, SerializationError, UnknownTopicOrPartition
+from fastq.errors import BufferTimeout, ClientClosed, SerializationError, UnknownTopicOrPartition, WrongEventLoop
 from fastq.producer import AsyncProducer
 
 
@@ -224,3 +224,70 @@ def test_the_loop_is_not_blocked_by_a_stopped_broker(shared_broker, topic):
         assert longest < 0.25
 
     run(main, shared_broker)
+
+
+def test_transactions_of_another_event_loop_are_refused_at_once(shared_broker, new_topic_name):
+    """Nothing of it is done: the transaction goes on in its own loop."""
+    topic = new_topic_name()
+
+    async def main():
+        async with AsyncProducer(
+            bootstrap_servers=shared_broker.bootstrap_servers, transactional_id=topic, linger_ms=0
+        ) as producer:
+            await producer.begin_transaction()
+            await producer.send(topic, b"here")
+
+            async def elsewhere():
+                for call in (
+                    producer.init_transactions,
+                    producer.begin_transaction,
+                    producer.commit_transaction,
+                    producer.abort_transaction,
+                    producer.transaction().__aenter__,
+                ):
+                    with pytest.raises(WrongEventLoop, match="another event loop"):
+                        await call()
+
+            await asyncio.to_thread(asyncio.run, elsewhere())
+            await producer.send(topic, b"here too")
+            await producer.commit_transaction()
+
+    asyncio.run(asyncio.wait_for(main(), 40))
+    assert Log(shared_broker, topic).values()[:2] == [b"here", b"here too"]  # the third is the commit's marker
+
+
+@pytest.mark.parametrize("call", ["send", "send_many"])
+def test_a_bound_on_records_leaves_the_loop_alive_and_ends_after_max_block_ms(shared_broker, new_topic_name, call):
+    topic = new_topic_name()
+
+    async def main():
+        async with AsyncProducer(
+            bootstrap_servers=shared_broker.bootstrap_servers, buffer_records_max=50, max_block_ms=300, linger_ms=0
+        ) as producer:
+            await (await producer.send(topic, b"first"))
+            ticks = 0
+
+            async def tick():
+                nonlocal ticks
+                while True:
+                    ticks += 1
+                    await asyncio.sleep(0.01)
+
+            ticker = asyncio.create_task(tick())
+            os.kill(shared_broker.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(BufferTimeout, match="max_block_ms=300"):
+                    if call == "send":
+                        for _ in range(51):
+                            await producer.send(topic, b"x")
+                    else:
+                        await producer.send_many(topic, [b"x"] * 51)
+                assert producer.accumulator.buffered_records == 50
+                assert ticks > 10
+            finally:
+                os.kill(shared_broker.pid, signal.SIGCONT)
+            ticker.cancel()
+            await producer.flush(20)
+
+    asyncio.run(asyncio.wait_for(main(), 40))
+    assert len(Log(shared_broker, topic).values()) == 51

@@ -11,6 +11,7 @@ from fastq.errors import UnknownTopicOrPartition
 from fastq.interceptors import ProducerInterceptor
 from fastq.producer import AsyncProducer
 from fastq.producer.calls import Wait
+from fastq.producer.delivery import SendManyError
 
 
 @pytest.fixture
@@ -124,8 +125,11 @@ def test_metadata_that_was_asked_for_before_does_not_decide(make, make_topic, sh
     assert stored(shared_broker, topic) == [(3, b"x")]
 
 
+@pytest.mark.parametrize("call", ["keys", "no keys", "send_many", "send_many without keys"])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_topic_made_anew_with_fewer_partitions_takes_every_key(make, make_topic, shared_broker, admin, asynchronous):
+def test_a_topic_made_anew_with_fewer_partitions_takes_every_key(
+    make, make_topic, shared_broker, admin, asynchronous, call
+):
     """Of what was sent before the producer heard of it, each is delivered or fails by its partition's end, and none is forgotten."""
     topic = make_topic(shared_broker.bootstrap_servers, 20)
     keys = [b"key-%d" % i for i in range(60)]
@@ -135,27 +139,47 @@ def test_a_topic_made_anew_with_fewer_partitions_takes_every_key(make, make_topi
         admin.delete_topic(topic)
         admin.create_topic(topic, partitions=6)
 
+    def calls(value):
+        """What is sent: one record a call, or all of them in one."""
+        if call == "send_many":
+            return [("send_many", ([value] * len(keys),), {"keys": keys})]
+        if call == "send_many without keys":
+            return [("send_many", ([value] * len(keys),), {})]
+        return [("send", (value,), {} if call == "no keys" else {"key": key}) for key in keys]
+
+    def errors_of(error):
+        """One for each record that failed."""
+        if isinstance(error, SendManyError):
+            return [each for each, positions in error.failures for _ in positions]
+        return [error] if isinstance(error, Exception) else []
+
     async def main(producer):
-        sent = [await producer.send(topic, b"before", key=key) for key in keys]
-        await asyncio.gather(*sent)
+        async def send(value):
+            return [await getattr(producer, name)(topic, *given, **more) for name, given, more in calls(value)]
+
+        await asyncio.gather(*await send(b"before"))
         await asyncio.to_thread(make_anew)
-        meanwhile = [await producer.send(topic, b"meanwhile", key=key) for key in keys]
-        found = await asyncio.gather(*meanwhile, return_exceptions=True)
-        await asyncio.gather(*[await producer.send(topic, b"after", key=key) for key in keys])
-        return [error for error in found if isinstance(error, Exception)]
+        found = await asyncio.gather(*await send(b"meanwhile"), return_exceptions=True)
+        await asyncio.gather(*await send(b"after"))
+        return [each for error in found for each in errors_of(error)]
 
     if asynchronous:
         lost = run(main, shared_broker)
     else:
         producer = make()
-        for delivery in [producer.send(topic, b"before", key=key) for key in keys]:
+
+        def send(value):
+            return [getattr(producer, name)(topic, *given, **more) for name, given, more in calls(value)]
+
+        for delivery in send(b"before"):
             delivery.result(20)
         make_anew()
-        meanwhile = [producer.send(topic, b"meanwhile", key=key) for key in keys]
-        lost = [error for error in (delivery.exception(30) for delivery in meanwhile) if error is not None]
-        for delivery in [producer.send(topic, b"after", key=key) for key in keys]:
+        lost = [each for delivery in send(b"meanwhile") for each in errors_of(delivery.exception(30))]
+        for delivery in send(b"after"):
             delivery.result(20)
-    assert lost and all(isinstance(error, UnknownTopicOrPartition) and gone in str(error) for error in lost)
+    # Without keys all may go to a partition that is still there.
+    assert lost or call in ("no keys", "send_many without keys")
+    assert all(isinstance(error, UnknownTopicOrPartition) and gone in str(error) for error in lost)
     values = [value for _, value in stored(shared_broker, topic)]
     assert (values.count(b"after"), values.count(b"meanwhile"), values.count(b"before")) == (60, 60 - len(lost), 0)
 

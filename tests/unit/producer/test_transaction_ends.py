@@ -4,6 +4,7 @@ import pytest
 from fake_coordinator import FENCED, INVALID_MAPPING, TransactionCore
 from transaction_bench import ADD_PARTITIONS, END, GROUP, Bench, visible
 
+from fastq._native.records import read_header
 from fastq.errors import (
     AbortableTransactionError,
     ErrorCode,
@@ -225,3 +226,38 @@ def test_every_code_leads_somewhere(code):
 
 def test_codes_newer_than_this_client_are_fatal():
     assert action_for(9999) is Action.FATAL
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("code", "retries"), [(20, 0), (20, 2), (7, 1)])
+def test_what_was_appended_and_refused_until_its_retries_are_over_is_not_committed(version, code, retries):
+    """Nobody knows whether it is there: the commit says so, and what the abort leaves is seen once."""
+    core = TransactionCore(transaction_version=version)
+    bench = Bench(core, retries=retries)
+    log = core.logs["t", 0]
+    append, appended = log.append, []
+
+    def append_and_refuse(data, max_bytes, refuse):
+        error, offset = append(data, max_bytes, refuse)
+        if error:
+            return error, offset
+        appended.append(read_header(data).base_sequence)
+        return (code, -1) if appended[-1] == appended[0] else (error, offset)
+
+    log.append = append_and_refuse
+    bench.begin()
+    deliveries = [bench.send("t", b"%d" % i + bytes(200)) for i in range(6)]
+    with pytest.raises(AbortableTransactionError):
+        bench.commit()
+    bench.abort()
+    assert appended.count(appended[0]) == retries + 1
+    failed = [delivery.exception() for delivery in deliveries if delivery.exception() is not None]
+    assert failed and failed[0].code == code and failed[0].maybe_written
+    assert len({record[0] for record in log.records}) == len(log.records)
+    assert visible(core) == {0: []}
+    log.append = append
+    bench.begin()
+    again = [bench.send("t", b"%d" % i) for i in range(6)]
+    bench.commit()
+    assert visible(core) == {0: [b"%d" % i for i in range(6)]}
+    assert all(delivery.exception() is None for delivery in again)

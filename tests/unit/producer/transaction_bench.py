@@ -15,7 +15,7 @@ ADD_PARTITIONS, END = ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN
 class Bench(SyncProducerCore):
     """A transactional producer without threads: the test decides when it takes its turn."""
 
-    def __init__(self, core, *, transactional_id="id-1", delivery_timeout_s=1e6, max_in_flight=5):
+    def __init__(self, core, *, transactional_id="id-1", delivery_timeout_s=1e6, max_in_flight=5, retries=2**31 - 1):
         super().__init__(
             Accumulator(
                 buffer_memory=1 << 22,
@@ -43,7 +43,7 @@ class Bench(SyncProducerCore):
             max_request_size=1 << 20,
             request_timeout_s=30.0,
             delivery_timeout_s=delivery_timeout_s,
-            retries=2**31 - 1,
+            retries=retries,
             retry_backoff_ms=5,
             retry_backoff_max_ms=50,
         )
