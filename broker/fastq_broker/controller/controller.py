@@ -383,7 +383,7 @@ class Controller(Changes):
     def tick(self, now_ms: int) -> None:
         """Write a snapshot when enough was written or enough time has passed, and drop what it makes superfluous."""
         self.quorum.tick()
-        if self.quorum.leads and not self._active:
+        if self.quorum.leads and not self._active and not self.quorum.driver.is_behind:
             self._committed(self.quorum.high_watermark)
         self.snapshots.tick(self.image, now_ms)
 
@@ -559,13 +559,15 @@ class Controller(Changes):
         found = self._replayer.give(force=True)
         if found is not None:
             self._publish(self._replayer.image, found)
+        has_begun = features.METADATA_VERSION in self.pending.features
+        bootstrap = [] if has_begun else self._directory.bootstrap_records
         self._active, self._unwritten = True, None
         try:
             if self._replayer.in_transaction:
                 self._commit([AbortTransactionRecord(reason="the controller failed over")])
                 self._replayer.abandon()
-            if features.METADATA_VERSION not in self.pending.features:
-                self._commit(self._first_change(self._directory.bootstrap_records))
+            if not has_begun:
+                self._commit(self._first_change(bootstrap))
         except KafkaStorageError as error:  # which has been said
             self._active, self._unwritten = False, error
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from fastq._native.flusher import is_resident, reserve_range, sync_filesystem, write_range
-from fastq.errors import KafkaError, KafkaStorageError, ReplicaNotAvailable
+from fastq.errors import FastqError, KafkaError, KafkaStorageError, ReplicaNotAvailable
 
 READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 """Not blocking says nothing of files; but a pipe in a file's place would hold the loop up until somebody writes into it."""
@@ -74,6 +74,15 @@ def passes(error: KafkaError) -> bool:
     if isinstance(error, ReplicaNotAvailable):
         return True
     return isinstance(error.__cause__, OSError) and is_shortage(error.__cause__)
+
+
+def is_for_now(error: FastqError | OSError) -> bool:
+    """`is_shortage` or `passes`, whatever has been said around the error."""
+    if isinstance(error, OSError):
+        return is_shortage(error)
+    if isinstance(error, ReplicaNotAvailable):
+        return True
+    return isinstance(error.__cause__, FastqError | OSError) and is_for_now(error.__cause__)
 
 
 class Space(NamedTuple):

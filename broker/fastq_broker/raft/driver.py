@@ -1,7 +1,8 @@
 """Runs a quorum's machine in an event loop: its questions go over the client's connections, its timers are the loop's.
 
 Rules: everything happens in the loop's thread, in turns (`turns.py`). A place that is asked has a connection of its own (the voter of a
-node id, or one of the bootstrap servers), with one question at a time on it. Source: KafkaRaftClientDriver, KafkaNetworkChannel.
+node id, or one of the bootstrap servers), with one question at a time on it. News that a shortage keeps from being followed waits, and what
+comes after it too; what the disk has failed for ends this member. Source: KafkaRaftClientDriver, KafkaNetworkChannel.
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastq.errors import ConnectionRefused, FastqError, KafkaStorageError, ProtocolError, UnsupportedVersion
 from fastq.metadata import Node
+from fastq_broker.log import failures
+from fastq_broker.log.files import is_for_now
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.raft import wire
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.messages import Ask, Fetch, Vote
 from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, RaftFatal, Role, Send
 from fastq_broker.surroundings import Surroundings
-from fastq_broker.turns import Turns
+from fastq_broker.turns import NEVER, Turns
 
 if TYPE_CHECKING:
     from fastq.config import ClientConfig
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PRE_VOTE_VERSIONS = (2, 2)
+PAUSE_S, PAUSE_MAX_S = 0.05, 1.0
+"""Before news is told again that a shortage kept from being followed: the first time, and at most, each twice the one before."""
 
 News = Became | Committed | LoadSnapshot
 
@@ -63,12 +69,19 @@ class QuorumDriver:
         self._config = config
         self._network: tuple[ClientCore, AsyncDriver] | None = None
         self._leaving: RaftFatal | None = None  # why this node goes, once the others know that it leads no more
-        self._turns = Turns(loop, clock, self._work, machine.next_wakeup)
+        self._untold: deque[News] = deque()
+        self._pause_s, self._tell_at = 0.0, 0.0
+        self._turns = Turns(loop, clock, self._work, self._next_wakeup)
 
     @property
     def closed(self) -> bool:
         """Whether it takes part no more."""
         return self._turns.closed
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether news wait for a shortage to end: what the machine knows is not what was told."""
+        return bool(self._untold)
 
     def start(self) -> None:
         """Take part."""
@@ -98,13 +111,18 @@ class QuorumDriver:
         """Do what is due."""
         self._turns.turn()
 
+    def _next_wakeup(self, now: float) -> float:
+        return min(self.machine.next_wakeup(now), self._tell_at if self._untold else NEVER)
+
     def _work(self, now: float) -> None:
         try:
             for effect in self.machine.poll(now):
                 if isinstance(effect, Send):
                     self._send(effect)
-                elif self._leaving is None:
-                    self._tell(effect)
+                else:
+                    self._untold.append(effect)
+                    self._tell_on(now)
+            self._tell_on(now)
             if self._leaving is not None and self.machine.may_end:
                 self._fatal(self._leaving)
         except RaftFatal as error:
@@ -118,6 +136,29 @@ class QuorumDriver:
                 raise
             self._failed_inside(error)
 
+    def _tell_on(self, now: float) -> None:
+        """Have what is untold heard, in its order, as far as there are descriptors and memory to follow it."""
+        while self._untold and self._leaving is None and now >= self._tell_at:
+            news = self._untold.popleft()
+            try:
+                self._tell(news)
+                self._pause_s = 0.0
+            except (FastqError, OSError) as error:
+                if not is_for_now(error):
+                    raise
+                self._untold.appendleft(news)
+                if self.loop is None:
+                    raise
+                self._pause_s = min(max(2 * self._pause_s, PAUSE_S), PAUSE_MAX_S)
+                self._tell_at = now + self._pause_s
+                failures.say(
+                    logger.warning,
+                    f"the news of node {self.machine.config.key.node_id}",
+                    "node %d does not follow its metadata quorum for now, and tries again: %s",
+                    self.machine.config.key.node_id,
+                    error,
+                )
+
     def _tell(self, news: News) -> None:
         """Have the news heard. Where what is committed cannot be followed this node goes, since it would lack it for good; one that leads
         hands over first."""
@@ -126,7 +167,7 @@ class QuorumDriver:
         except (RaftFatal, KafkaStorageError, OSError):
             raise
         except Exception as error:
-            if self.loop is None:
+            if self.loop is None or (isinstance(error, FastqError) and is_for_now(error)):
                 raise
             logger.exception("node %d cannot follow its metadata quorum", self.machine.config.key.node_id)
             self._leave(RaftFatal(f"what is committed cannot be followed: {error}"))

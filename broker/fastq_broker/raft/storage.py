@@ -21,7 +21,7 @@ from fastq.errors import ConfigError, KafkaError, KafkaStorageError
 from fastq.protocol.messages import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
 from fastq_broker.controller.image import MetadataError
 from fastq_broker.controller.records import ControlType, control_batch, data_batches, encode_control
-from fastq_broker.controller.snapshot import list_snapshots, read_snapshot
+from fastq_broker.controller.snapshot import Batch, list_snapshots, read_snapshot
 from fastq_broker.controller.storage import QuorumState, sync_directory
 from fastq_broker.log.files import passes
 from fastq_broker.log.partition_log import PartitionLog
@@ -95,7 +95,8 @@ class DiskLog:
     """The metadata log of this node, and its snapshots. `now_ms` is wall-clock time, for timestamps. Event-loop thread only.
 
     Invariants: `snapshots` are those that have their names, the oldest first; the log begins where one of them ends, or at 0, and ends
-    nowhere below the latest of them.
+    nowhere below the latest of them; `_latest` is what the last append, or snapshot that took the log's place, said of voters, with the
+    offsets where it begins and ends.
     """
 
     def __init__(self, log: PartitionLog, now_ms: Callable[[], int], reserve: Reserve) -> None:
@@ -105,6 +106,7 @@ class DiskLog:
         self._directory = Path(log.path)
         self._now_ms = now_ms
         self._snapshots = list_snapshots(self._directory)
+        self._latest: tuple[int, int, list[Said]] | None = None
 
     # -- where it stands
 
@@ -150,35 +152,26 @@ class DiskLog:
     # -- what it says of voters
 
     def said_from(self, offset: int) -> Iterator[Said]:
+        if self._latest is not None and self._latest[:2] == (offset, self.end):
+            yield from self._latest[2]  # without a file, for which there may be no descriptor
+            return
         at = max(offset, self.start)
         if offset == 0 and self._snapshots:
             latest = self._snapshots[-1]
-            version, voters = None, None
-            for batch in read_snapshot(self._directory / latest.file_name):
-                if batch.records:
-                    break  # they come first
-                for key, value in batch.controls:
-                    said = said_by(-1, key, value)
-                    if said is not None:
-                        version = version if said.kraft_version is None else said.kraft_version
-                        voters = voters if said.voters is None else said.voters
-            if version is not None or voters is not None:
-                yield Said(latest.end_offset - 1, version, voters)
+            yield from said_by_snapshot(latest, read_snapshot(self._directory / latest.file_name))
             offset = at = latest.end_offset
         while at < self.end:
             data = self._log.read(at, READ_BYTES).read()
             for position, header in iter_headers(data):
                 if header.is_control and header.last_offset >= offset:
-                    for record in decode_records(data, position):
-                        said = said_by(record.offset, record.key or b"", record.value or b"")
-                        if said is not None and said.offset >= offset:
-                            yield said
+                    yield from (said for said in _said_in(data, position) if said.offset >= offset)
                 at = header.next_offset
 
     # -- records
 
     def append(self, records: bytes, epoch: int) -> int:
-        taken, expected = 0, self.end
+        taken, begun_at = 0, self.end
+        expected, said = begun_at, list[Said]()
         try:
             for position, header in iter_headers(records, strict=False):
                 if header.partition_leader_epoch > epoch:
@@ -187,11 +180,14 @@ class DiskLog:
                     raise ValueError(f"a batch begins at offset {header.base_offset}, expected {expected}")
                 if not verify_crc(records, position):
                     raise ValueError(f"the checksum of the batch at offset {header.base_offset} is wrong")
+                if header.is_control:
+                    said += _said_in(records, position)
                 taken, expected = position + header.size_bytes, header.next_offset
         except DecodeError as error:
             raise ValueError(str(error)) from error
         if taken:
             self._log.append_as_follower(memoryview(records)[:taken], now_ms=self._now_ms())
+            self._latest = begun_at, self.end, said
         return taken
 
     def append_leader_change(
@@ -219,11 +215,14 @@ class DiskLog:
 
     def _append_controls(self, epoch: int, controls: Sequence[tuple[bytes, bytes]]) -> None:
         now_ms = self._now_ms()
-        batch = control_batch(controls, base_offset=0, epoch=epoch, timestamp_ms=now_ms)
+        batch, begun_at = control_batch(controls, base_offset=0, epoch=epoch, timestamp_ms=now_ms), self.end
         self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
+        found = (said_by(offset, key, value) for offset, (key, value) in enumerate(controls, begun_at))
+        self._latest = begun_at, self.end, [said for said in found if said is not None]
 
     def append_records(self, values: Sequence[bytes], epoch: int) -> int:
         now_ms, size_bytes, begun_at = self._now_ms(), 0, self.end
+        self._latest = None
         try:
             for batch, _ in data_batches(values, base_offset=0, epoch=epoch, timestamp_ms=now_ms):
                 self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
@@ -245,6 +244,7 @@ class DiskLog:
             raise
 
     def truncate(self, end: int) -> None:
+        self._latest = None
         self._log.truncate_to(end)
 
     def read(self, offset: int, bytes_max: int) -> bytes:
@@ -294,8 +294,7 @@ class DiskLog:
     def finish_snapshot(self, snapshot: SnapshotId) -> None:
         part = self._part(snapshot)
         try:
-            for _ in read_snapshot(part):
-                pass
+            said = said_by_snapshot(snapshot, read_snapshot(part))
         except MetadataError as error:
             part.unlink(missing_ok=True)
             raise ValueError(str(error)) from error
@@ -305,17 +304,19 @@ class DiskLog:
             part.rename(self._directory / snapshot.file_name)
             sync_directory(self._directory)
         except OSError:
-            part.unlink(
-                missing_ok=True
-            )  # after a sync that failed nobody knows what of it is on disk: it is fetched anew
+            # After a sync that failed nobody knows what of it is on disk: it is fetched anew.
+            part.unlink(missing_ok=True)
+            (self._directory / snapshot.file_name).unlink(missing_ok=True)
             raise
-        self.snapshots_changed()  # first: who hears that the log begins anew asks the leader by the epoch of what lies below it
+        # First: who hears that the log begins anew asks the leader by the epoch of what lies below it.
+        self._snapshots = sorted({*self._snapshots, snapshot})
         try:
             self._log.truncate_fully_and_start_at(snapshot.end_offset)
         except KafkaStorageError as error:
             if passes(error):
                 self._withdraw(snapshot)
             raise
+        self._latest = 0, self.end, said
 
     def _withdraw(self, snapshot: SnapshotId) -> None:
         """The log stays the old one, so that the snapshot must not be found beside it: a restart would take for committed what the
@@ -323,11 +324,10 @@ class DiskLog:
         path = self._directory / snapshot.file_name
         try:
             path.unlink(missing_ok=True)
+            self._snapshots = [other for other in self._snapshots if other != snapshot]
             sync_directory(self._directory)
         except OSError as error:
             raise self._log.dir.fail("removing a metadata snapshot", str(path), error) from error
-        finally:
-            self.snapshots_changed()
 
     def snapshots_changed(self) -> None:
         """A snapshot was made here, or one was removed."""
@@ -353,3 +353,23 @@ def said_by(offset: int, key: bytes, value: bytes) -> Said | None:
     if kind == ControlType.KRAFT_VOTERS:
         return Said(offset, None, VoterSet.from_record(VotersRecord.decode(Reader(value), 0)))
     return None
+
+
+def _said_in(records: bytes, position: int) -> list[Said]:
+    """What the control batch at a position says of voters and of kraft.version."""
+    found = (
+        said_by(record.offset, record.key or b"", record.value or b"") for record in decode_records(records, position)
+    )
+    return [said for said in found if said is not None]
+
+
+def said_by_snapshot(snapshot: SnapshotId, batches: Iterable[Batch]) -> list[Said]:
+    """What a snapshot says of them, at the offset below its end. All of it is read."""
+    version, voters = None, None
+    for batch in batches:
+        for key, value in batch.controls:
+            said = said_by(-1, key, value)
+            if said is not None:
+                version = version if said.kraft_version is None else said.kraft_version
+                voters = voters if said.voters is None else said.voters
+    return [] if version is None and voters is None else [Said(snapshot.end_offset - 1, version, voters)]

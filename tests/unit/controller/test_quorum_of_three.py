@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +13,10 @@ from pathlib import Path
 import pytest
 from controllers import Cluster, Node, SimulatedBroker, active, free_ports, until_async
 from fastq_broker.controller import Controller, MetadataError, NewTopic, features
+from fastq_broker.controller.quorum import MetadataQuorum
+from fastq_broker.controller.snapshot import Batch
 from fastq_broker.controller.storage import MetaProperties
+from fastq_broker.log import failures
 from fastq_broker.raft.roles import RaftFatal
 from fastq_broker.raft.serving import change_voters
 from raft_members import until
@@ -393,3 +399,82 @@ def test_clocks_an_hour_apart_move_nothing(tmp_path: Path) -> None:
             await until(lambda: all(node.image.topics_by_name.keys() == made for node in cluster.nodes))
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize("who", ["a follower", "the next leader"])
+def test_one_without_a_descriptor_to_read_what_is_committed_goes_on_when_it_has_one(
+    tmp_path: Path, who: str, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It leaves no quorum by that, misses nothing, and is not active before it has read all."""
+    failures._places.clear()
+
+    async def scenario() -> None:
+        places = free_ports()
+        nodes = [Node(number, tmp_path, places) for number in places]
+        fatal: list[str] = []
+        short = [True]
+        reading: list[bool] = []  # what is written has its descriptor
+        struck: list[str] = []
+        try:
+            for node in nodes:
+                await node.start()
+            first = await active(nodes)
+            first._commit([broker_record(first)])
+            await first.flushed()
+            await until(lambda: all(node.image.offset == first.image.offset for node in nodes))
+            gone = next(node for node in nodes if node.controller is first)
+            rest = [node for node in nodes if node is not gone]
+            for node in rest:
+                assert node.controller is not None
+                quorum, opens = node.controller.quorum, node.controller.log_dir.files.open
+                quorum.on_fatal = fatal.append
+
+                def fails(path: str, flags: int, opens: Callable[[str, int], int] = opens) -> int:
+                    if short and reading and path.endswith(".log"):
+                        struck.append(path)
+                        raise OSError(code, os.strerror(code), path)
+                    return opens(path, flags)
+
+                def batches(start: int, quorum: MetadataQuorum = quorum) -> Iterator[Batch]:
+                    for segment in quorum._log.segments:  # as the budget of descriptors does
+                        segment.log.release()
+                    reading.append(True)
+                    try:
+                        yield from MetadataQuorum.batches(quorum, start)
+                    finally:
+                        reading.clear()
+
+                node.controller.log_dir.files.open = fails  # type: ignore[method-assign]
+                quorum.batches = batches  # type: ignore[method-assign]
+            first.create_topics([NewTopic("a", 3)])
+            await first.flushed()
+            await until(lambda: len(struck) > 3 or bool(fatal))
+            if who == "the next leader":
+                await gone.kill()
+                await until(
+                    lambda: any(node.controller and node.controller.quorum.leads for node in rest) or bool(fatal)
+                )
+                for _ in range(20):
+                    await asyncio.sleep(0.01)
+                    for node in rest:
+                        assert node.controller is not None
+                        node.controller.tick(node.clock_ms)
+                assert not any(node.is_active for node in rest)
+            assert not fatal
+            assert all(node.image.topic("a") is None for node in rest)
+            short.clear()
+            await until(lambda: all(node.image.topic("a") is not None for node in rest))
+            last = await active(rest if who == "the next leader" else nodes)
+            (made,) = last.create_topics([NewTopic("b")])
+            assert not made.error, made.message
+            await last.flushed()
+            await until(lambda: all(node.image.topic("b") is not None for node in rest))
+            assert not fatal
+        finally:
+            for node in nodes:
+                await node.kill()
+
+    asyncio.run(scenario())
+    said = [record for record in caplog.records if "does not follow its metadata quorum for now" in record.message]
+    assert len(said) == 2 and {record.levelname for record in said} == {"WARNING"}

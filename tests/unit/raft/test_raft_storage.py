@@ -396,3 +396,53 @@ def test_a_snapshot_that_is_removed_between_two_pieces_is_fetched_from_its_begin
         assert positions == [0, step, 0, step, 2 * step]
         assert (log.start, log.snapshots) == (40, [wanted])
         assert "is fetched from its begin" in caplog.text
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_what_was_just_appended_says_who_votes_without_a_descriptor(tmp_path: Path, code: int) -> None:
+    """A member acts upon a set of voters from the moment when that is in its log: it must not have to read it again."""
+    files = FaultyFiles()
+    two = VOTERS.with_voter(Voter(ReplicaKey(2, b"b" * 16), {"CONTROLLER": Endpoint("h", 2)}, (0, 1)))
+    with opened_disk(tmp_path / "a" / f"{METADATA_TOPIC}-0", files) as disk, opened(tmp_path / "leader") as leader:
+
+        def said(offset: int) -> list[Said]:
+            for segment in disk.partition.segments:
+                segment.log.release()
+            fault = files.plan(Fault("open", code))
+            found = list(disk.log.said_from(offset))
+            assert not fault.struck
+            files.heal()
+            assert list(disk.log.said_from(offset)) == found == list(leader.said_from(offset))
+            return found
+
+        leader.append_leader_change(1, 1, VOTERS, [ME], 1)
+        leader.append_records([VALUE], 1)
+        disk.log.append(leader.read(0, 1 << 20), 1)
+        assert said(0) == [Said(1, 1, None), Said(2, None, VOTERS)]
+        for log in (leader, disk.log):
+            log.append_voters(1, two)
+        assert said(4) == [Said(4, None, two)]
+        for log in (leader, disk.log):
+            log.truncate(4)
+            log.append_records([VALUE], 1)
+        assert list(disk.log.said_from(4)) == []
+
+
+def test_a_snapshot_that_takes_the_log_s_place_says_who_votes_without_a_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "a"):
+        pass
+    wanted = SnapshotId(2, 7)
+    snapshot_in(tmp_path / "a", wanted, VOTERS)
+    whole = (tmp_path / "a" / f"{METADATA_TOPIC}-0" / wanted.file_name).read_bytes()
+    with opened(tmp_path / "b") as log:
+        log.append_leader_change(1, 1, VOTERS, [ME], None)
+        log.receive_snapshot(wanted, 0, whole)
+        log.finish_snapshot(wanted)
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "read_snapshot", lambda path: pytest.fail("it is read again"))
+            found = list(log.said_from(0))
+        assert found == [Said(1, 1, VOTERS)]
+    with opened(tmp_path / "b") as log:
+        assert list(log.said_from(0)) == found
