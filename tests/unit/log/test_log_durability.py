@@ -380,7 +380,9 @@ def test_a_sync_of_a_file_system_that_is_interrupted_goes_on(tmp_path: Path) -> 
     source.write_text(INTERRUPTED)
     subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     code = "import os; from fastq._native.flusher import sync_filesystem; sync_filesystem(os.open('/', os.O_RDONLY))"
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), LD_PRELOAD=str(library))
+    # Behind what is loaded first already: a sanitizer's runtime has to be.
+    preload = f"{os.environ.get('LD_PRELOAD', '')} {library}".strip()
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), LD_PRELOAD=preload)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
