@@ -159,6 +159,8 @@ class Broker(Ports):
             clock=here.clock,
             monotonic_ms=here.monotonic_ms,
             log_dir=self._metadata_dir(),
+            files=self.logs.files,
+            budget=self.logs.budget,
             surroundings=here,
         )
         self.space = self._guard_space(here)

@@ -58,7 +58,7 @@ from fastq_broker.controller.snapshots import SnapshotKeeper
 from fastq_broker.controller.storage import clean_shutdown_epoch
 from fastq_broker.controller.view import CORDONED, ControlView
 from fastq_broker.log import LogDir, failures
-from fastq_broker.log.files import passes
+from fastq_broker.log.files import FdBudget, Files, passes
 from fastq_broker.raft.driver import News
 from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.roles import Committed, LoadSnapshot
@@ -101,13 +101,15 @@ class Controller(Changes):
         clock: Callable[[], int],
         monotonic_ms: Callable[[], int] | None = None,
         log_dir: LogDir | None = None,
+        files: Files | None = None,
+        budget: FdBudget | None = None,
         surroundings: Surroundings | None = None,
     ) -> None:
         """`clock` gives the time in ms since 1970, `monotonic_ms` is for intervals (None: `clock`). Randomness, threads and connections
         are those of `surroundings` (None: this machine's).
 
         `log_dir` is the broker's object of metadata.log.dir, whose flusher the broker drains; None: one of the controller's own, which
-        syncs in the caller's thread.
+        syncs in the caller's thread, with the broker's `files` and `budget` of open ones.
         """
         self.config = config
         self.node_id = config.node_id
@@ -125,7 +127,9 @@ class Controller(Changes):
         """What of the metadata would protect, is not honoured and may be ignored."""
         self.monotonic_ms = monotonic_ms or clock
         self._here = surroundings or Surroundings()
-        self._directory = MetadataDirectory(config, clock=clock, monotonic_ms=self.monotonic_ms, log_dir=log_dir)
+        self._directory = MetadataDirectory(
+            config, clock=clock, monotonic_ms=self.monotonic_ms, log_dir=log_dir, files=files, budget=budget
+        )
         self._written: deque[_Change] = deque()
         self._replayer = Replayer(self.image)
         self._opened = False

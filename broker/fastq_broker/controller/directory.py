@@ -47,6 +47,8 @@ from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterHistory, 
 logger = logging.getLogger(__name__)
 
 CONTROLLER_PORT = 9093
+FILES_MAX = 64
+"""Of the metadata log, where the process has no other logs."""
 BATCH_BYTES_MAX = 16 << 20
 _BEING_FORMATTED = f"{METADATA_DIRECTORY}{repair.UNFINISHED}"
 _IN_USE = ".in-use"
@@ -67,16 +69,19 @@ class MetadataDirectory:
         clock: Callable[[], int],
         monotonic_ms: Callable[[], int],
         log_dir: LogDir | None = None,
+        files: Files | None = None,
+        budget: FdBudget | None = None,
     ) -> None:
         """`log_dir` is the directory object of metadata.log.dir that the broker's logs share; its flusher must be drained
-        by whoever made it. None: one of its own, which syncs in the caller's thread (`drain`)."""
+        by whoever made it. None: one of its own, which syncs in the caller's thread (`drain`), with the `files` and the `budget` of the
+        logs that the process has besides: what is open counts once, and each makes room for all."""
         self._config = config
         self._clock = clock
         self._monotonic_ms = monotonic_ms
         self._root = Path(config.metadata_log_dir)
         self.path = self._root / METADATA_DIRECTORY
         self._own_flusher: ManualFlusher | None = None
-        self.log_dir = log_dir or self._make_log_dir()
+        self.log_dir = log_dir or self._make_log_dir(files or Files(), budget or FdBudget(FILES_MAX))
         self.reserve = Reserve(self._root, self.log_dir.files, monotonic_ms)
         """Room for what this node must write to take part, on a disk that is full."""
         self.cluster_id = ""
@@ -88,10 +93,9 @@ class MetadataDirectory:
         self._state_version = 0
         self._state_voters: Sequence[int] = ()  # which version 0 names
 
-    def _make_log_dir(self) -> LogDir:
-        files = Files()
+    def _make_log_dir(self, files: Files, budget: FdBudget) -> LogDir:
         self._own_flusher = ManualFlusher(files)
-        return LogDir(str(self._root), files, FdBudget(64), self._own_flusher, monotonic_ms=self._monotonic_ms)
+        return LogDir(str(self._root), files, budget, self._own_flusher, monotonic_ms=self._monotonic_ms)
 
     def drain(self) -> None:
         """Have what is appended on disk, where nobody else does it."""

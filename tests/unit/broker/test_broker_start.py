@@ -203,3 +203,22 @@ def test_clients_take_no_descriptor_of_the_listener_between_brokers(tmp_path: Pa
             await broker.close()
 
     asyncio.run(run())
+
+
+def test_a_metadata_log_in_a_directory_of_its_own_shares_the_files_and_the_budget_of_the_others(tmp_path: Path) -> None:
+    """An open of it that finds no descriptor has files of topics closed, and what it holds is part of the half that is for files."""
+
+    async def scenario() -> None:
+        config = BrokerConfig.from_mapping(
+            {"node.id": 1, "log.dirs": str(tmp_path / "data"), "metadata.log.dir": str(tmp_path / "metadata")}
+        )
+        broker = Broker(config, asyncio.get_running_loop())
+        try:
+            own = broker.controller.log_dir
+            assert own not in broker.logs.dirs
+            assert own.budget is broker.logs.budget and own.files is broker.logs.files
+            assert own.files.make_room is not None
+        finally:
+            await broker.close()
+
+    asyncio.run(scenario())
