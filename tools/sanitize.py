@@ -113,7 +113,11 @@ def thread() -> bool:
     suppressions = ROOT / "build" / "sanitize" / "thread.supp"
     suppressions.write_text(THREAD_SUPPRESSIONS)
     return tests(
-        "thread", THREADS, [target], LD_PRELOAD=library("libtsan.so"), TSAN_OPTIONS=THREAD.format(suppressions)
+        "thread",
+        [*THREADS, EXCHANGES, SYNCS],
+        [target],
+        LD_PRELOAD=library("libtsan.so"),
+        TSAN_OPTIONS=THREAD.format(suppressions),
     )
 
 
