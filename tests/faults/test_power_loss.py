@@ -103,10 +103,12 @@ class Model:
     def current(self, name: str) -> Topic | None:
         return next((topic for topic in self.topics if topic.name == name and not topic.asked_delete), None)
 
-    def create(self, name: str) -> None:
-        synchronous = self.choose.random() < 0.7
+    def create(self, name: str, *, synchronous: bool | None = None, partitions: int | None = None) -> None:
+        """A topic, with durability=fsync or without; what is None is drawn."""
+        if synchronous is None:
+            synchronous = self.choose.random() < 0.7
         configs = [("durability", "fsync")] if synchronous else []
-        count = self.choose.choice([1, 2])
+        count = partitions or self.choose.choice([1, 2])
         (result,) = self.node.controller.create_topics([NewTopic(name, count, configs=configs)])
         assert not result.error, result.message
         topic = Topic(name, result.topic_id, count, synchronous)
@@ -316,24 +318,75 @@ def test_files_of_a_deleted_topic_wait_for_its_deletion(model: Model, tmp_path: 
     assert not (model.root / "a-0").exists()
 
 
-def test_a_recreated_topic_forces_the_deletion_before_it(model: Model, tmp_path: Path) -> None:
-    model.create("a")
+CHECKPOINTS = [
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+]
+
+
+def checkpointed(root: Path, topic: str) -> list[tuple[str, str]]:
+    """The lines of a topic in all checkpoint files that are there."""
+    found = [(name, root / name) for name in CHECKPOINTS]
+    lines = [(name, line) for name, path in found if path.exists() for line in path.read_text().splitlines()]
+    return [(name, line) for name, line in lines if line.startswith(f"{topic} ")]
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+def test_a_recreated_topic_forces_the_deletion_before_it(model: Model, tmp_path: Path, fsync: bool) -> None:
+    model.create("a", synchronous=fsync)
     settle(model)
     for _ in range(3):
         model.append(model.topics[0])
     settle(model)
     model.node.logs.write_checkpoints(model.node.logs.dirs[0], wait=True)
     model.delete(model.topics[0])
-    model.create("a")
+    model.create("a", synchronous=fsync)
     assert len(list(model.root.glob("a-*-delete"))) == model.topics[0].partitions
     settle(model)
-    text = (model.root / "recovery-point-offset-checkpoint").read_text()
-    assert not [line for line in text.splitlines() if line.startswith("a ")]
+    assert not checkpointed(model.root, "a")
     for _ in range(2):
         model.append(model.topics[1])
     settle(model)
+    assert sum(model.topics[1].acknowledged.values()) == 2
+    assert sum(model.topics[1].on_disk.values()) == (2 if fsync else 0)  # which the check holds the disk against
     for number, power_lost in enumerate((True, False)):
         model.check(tmp_path / f"left{number}", power_lost=power_lost)
+
+
+@pytest.mark.parametrize("power_lost", [False, True])
+def test_a_recreated_topic_begins_at_0_where_records_of_the_old_one_were_deleted(
+    model: Model, tmp_path: Path, power_lost: bool
+) -> None:
+    model.create("a", synchronous=True, partitions=1)
+    settle(model)
+    for _ in range(3):
+        model.append(model.topics[0])
+    settle(model)
+    old = model.node.logs.get("a", 0)
+    assert old is not None and old.delete_records_before(2) == 2
+    model.node.logs.write_checkpoints(model.node.logs.dirs[0], wait=True)
+    settle(model)
+    assert ("log-start-offset-checkpoint", "a 0 2") in checkpointed(model.root, "a")
+    model.delete(model.topics[0])
+    model.create("a", synchronous=True, partitions=1)
+    settle(model)
+    assert not checkpointed(model.root, "a")
+    model.append(model.topics[1])
+    settle(model)
+    target = tmp_path / "left"
+    if power_lost:
+        model.files.lose_power(model.root, target)
+    else:
+        kill(model.root, target)
+    assert not checkpointed(target, "a")
+    node = Node(target, Files(), ManualFlusher(Files()), model.loop)
+    log = node.logs.get("a", 0)
+    assert log is not None and log.topic_id == model.topics[1].topic_id
+    assert log.log_start_offset == 0
+    assert list(records_of(log)) == [(0, model.topics[1].written[0][0])]
+    node.stop()
 
 
 def test_a_topic_is_there_once_its_record_is_on_disk(model: Model) -> None:
