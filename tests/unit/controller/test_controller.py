@@ -57,6 +57,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = NOW
+        self.set_ahead_ms = 0
+        """By how much somebody has set it, of what `now` has."""
+
+    def set_by(self, ms: int) -> None:
+        """Somebody sets the wall clock; no time goes by."""
+        self.now += ms
+        self.set_ahead_ms += ms
 
     def __call__(self) -> int:
         return self.now
@@ -68,13 +75,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def open_controller(tmp_path: Path, clock: Clock) -> Open:
+def monotonic(clock: Clock) -> Callable[[], int]:
+    """What intervals are measured with: it goes on with `clock`, but for what somebody sets that ahead by."""
+    return lambda: clock.now - clock.set_ahead_ms - NOW
+
+
+@pytest.fixture
+def open_controller(tmp_path: Path, clock: Clock, monotonic: Callable[[], int]) -> Open:
     def opened(**settings: object) -> Controller:
         named = {name.replace("_", "."): value for name, value in settings.items()}
         config = BrokerConfig.from_mapping(
             {"log.dirs": str(tmp_path / "data"), "listeners": "PLAINTEXT://127.0.0.1:9092", **named}
         )
-        controller = Controller(config, clock=clock)
+        controller = Controller(config, clock=clock, monotonic_ms=monotonic)
         controller.open()
         controller.register_broker(config.advertised_listeners)
         return controller
@@ -487,6 +500,23 @@ def test_snapshots_come_with_time_when_there_is_something_new(
     clock.now += 3600_000
     controller.tick(clock.now)
     assert list_snapshots(directory(tmp_path)) == made
+
+
+@pytest.mark.parametrize("jump_ms", [-86_400_000, 86_400_000])
+def test_a_wall_clock_that_is_set_makes_no_snapshot_early_or_late(
+    open_controller: Open, tmp_path: Path, clock: Clock, jump_ms: int
+) -> None:
+    controller = open_controller()
+    before = list_snapshots(directory(tmp_path))
+    clock.set_by(jump_ms)
+    for ms in (0, 3600_000 - 1):
+        clock.now += ms
+        controller.tick(clock.now)
+        assert controller.snapshots.writing is None and list_snapshots(directory(tmp_path)) == before
+    clock.now += 1
+    controller.tick(clock.now)
+    settle(controller, clock)
+    assert list_snapshots(directory(tmp_path))[-1].end_offset == controller.quorum.end_offset
 
 
 def test_a_snapshot_that_cannot_be_written_takes_the_directory_offline(
