@@ -57,13 +57,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = NOW
-        self.set_ahead_ms = 0
-        """By how much somebody has set it, of what `now` has."""
-
-    def set_by(self, ms: int) -> None:
-        """Somebody sets the wall clock; no time goes by."""
-        self.now += ms
-        self.set_ahead_ms += ms
+        self.set_ahead_ms = 0  # what somebody has set it by, which is no time that went by
 
     def __call__(self) -> int:
         return self.now
@@ -75,19 +69,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def monotonic(clock: Clock) -> Callable[[], int]:
-    """What intervals are measured with: it goes on with `clock`, but for what somebody sets that ahead by."""
-    return lambda: clock.now - clock.set_ahead_ms - NOW
-
-
-@pytest.fixture
-def open_controller(tmp_path: Path, clock: Clock, monotonic: Callable[[], int]) -> Open:
+def open_controller(tmp_path: Path, clock: Clock) -> Open:
     def opened(**settings: object) -> Controller:
         named = {name.replace("_", "."): value for name, value in settings.items()}
         config = BrokerConfig.from_mapping(
             {"log.dirs": str(tmp_path / "data"), "listeners": "PLAINTEXT://127.0.0.1:9092", **named}
         )
-        controller = Controller(config, clock=clock, monotonic_ms=monotonic)
+        controller = Controller(config, clock=clock, monotonic_ms=lambda: clock.now - clock.set_ahead_ms - NOW)
         controller.open()
         controller.register_broker(config.advertised_listeners)
         return controller
@@ -508,7 +496,7 @@ def test_a_wall_clock_that_is_set_makes_no_snapshot_early_or_late(
 ) -> None:
     controller = open_controller()
     before = list_snapshots(directory(tmp_path))
-    clock.set_by(jump_ms)
+    clock.now, clock.set_ahead_ms = clock.now + jump_ms, jump_ms
     for ms in (0, 3600_000 - 1):
         clock.now += ms
         controller.tick(clock.now)

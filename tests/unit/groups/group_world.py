@@ -36,6 +36,8 @@ class World:
 
     def __init__(self, **settings: Any) -> None:
         self.clock_ms = 1_000_000
+        self.set_ahead_ms = 0
+        """By how much somebody has set the wall clock."""
         self.log: list[tuple[bytes, bytes | None]] = []
         self.timers: list[Timer] = []
         self.refuse: KafkaError | None = None
@@ -67,7 +69,7 @@ class World:
         return self.batch_bytes_max
 
     def now_ms(self) -> int:
-        return self.clock_ms
+        return self.clock_ms + self.set_ahead_ms
 
     def monotonic_ms(self) -> int:
         return self.clock_ms - 500_000

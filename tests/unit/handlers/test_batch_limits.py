@@ -187,18 +187,48 @@ def test_a_classic_group_of_one_byte_too_much_is_refused_and_stays_as_it_was(sma
     small.run(work)
 
 
-def test_a_transaction_takes_no_partitions_with_which_it_could_not_end(small: HandlerBroker) -> None:
-    async def ready(handlers: GroupHandlers) -> None:
-        request = FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
-        for _ in range(10_000):
-            found = await handlers.call(request, 4)
-            if not found.coordinators[0].error_code and not handlers.broker.transactions.runtime.loading:
-                return
-            await asyncio.sleep(0.001)
-        raise AssertionError("the coordinator does not load")
+async def transactions_ready(handlers: GroupHandlers, name: str) -> None:
+    request = FindCoordinatorRequest(key_type=1, coordinator_keys=[name])
+    for _ in range(10_000):
+        found = await handlers.call(request, 4)
+        if not found.coordinators[0].error_code and not handlers.broker.transactions.runtime.loading:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("the coordinator does not load")
 
+
+def test_many_transactional_ids_are_forgotten_in_several_batches(small: HandlerBroker) -> None:
+    names = [f"{number:03}-{'n' * 60}" for number in range(150)]
+
+    async def write(handlers: GroupHandlers) -> None:
+        await transactions_ready(handlers, names[0])
+        for name in names:
+            request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=10_000)
+            assert (await handlers.call(request, 4)).error_code == 0
+        runtime = handlers.broker.transactions.runtime
+        shards = {id(shard): shard for name in names if (shard := runtime.shard_for(name)) is not None}
+        before = len(list(batch_sizes(handlers.broker, TRANSACTIONS_TOPIC)))
+        assert sum(shard.expire(-1) for shard in shards.values()) == len(names)
+        for _ in range(10_000):
+            if not any(shard.transactions for shard in shards.values()):
+                break
+            await asyncio.sleep(0.001)
+        sizes = list(batch_sizes(handlers.broker, TRANSACTIONS_TOPIC))
+        assert len(sizes) - before > len(shards) and max(sizes) <= LIMIT
+
+    async def read(handlers: GroupHandlers) -> None:
+        await transactions_ready(handlers, names[0])
+        for name in names:
+            shard = handlers.broker.transactions.runtime.shard_for(name)
+            assert shard is not None and not shard.transactions
+
+    small.run(write)
+    small.run(read)
+
+
+def test_a_transaction_takes_no_partitions_with_which_it_could_not_end(small: HandlerBroker) -> None:
     async def work(handlers: GroupHandlers) -> None:
-        await ready(handlers)
+        await transactions_ready(handlers, "tx")
         names = [f"{number:03}-{'n' * 96}" for number in range(40)]
         handlers.topics(*names, partitions=1)
         shard = handlers.broker.transactions.runtime.shard_for("tx")

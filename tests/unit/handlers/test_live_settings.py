@@ -17,7 +17,7 @@ from fastq_broker.controller.topics import NewTopic
 from fastq_broker.handlers import fetch, produce
 from fastq_broker.router import Deferred
 
-from fastq._native.records import build_batch
+from fastq._native.records import CONTROL_ABORT, build_batch, build_transaction_marker, iter_headers
 from fastq._native.wire import Writer
 from fastq.errors import ErrorCode
 from fastq.protocol.frames import decode_response
@@ -155,6 +155,39 @@ def test_latest_is_fetched_also_where_an_open_transaction_lost_its_records(tmp_p
         asked.max_wait_ms = 0
         data = decoded(fetch, ask(broker, fetch, asked, 12), 12).responses[0].partitions[0]
         assert (data.error_code, data.log_start_offset, data.last_stable_offset) == (0, 3, 3)
+
+    run(tmp_path, test)
+
+
+def test_a_fetch_tells_no_aborted_transaction_beyond_its_records(tmp_path: Path) -> None:
+    """Of a long log with many, each answer would have them all."""
+
+    async def test(broker: Broker) -> None:
+        broker.controller.create_topics([NewTopic("t", 1, 1)])
+        broker.controller.settle()
+        await broker.controller.flushed()
+        replica = broker.replicas.get("t", 0)
+        assert replica is not None
+        log, now = replica.log, broker.clock()
+        for number in range(100):
+            ids: Any = {"producer_id": number, "producer_epoch": 0}
+            batch = build_batch([(now, b"k", bytes(5000))], **ids, base_sequence=0, transactional=True)
+            log.append(batch, leader_epoch=0, now_ms=now, transaction_version=1)
+            marker = build_transaction_marker(CONTROL_ABORT, **ids, coordinator_epoch=0, timestamp_ms=now)
+            log.append(marker, leader_epoch=0, now_ms=now, from_client=False)
+        assert log.last_stable_offset == 200
+        offset, told = 0, 0
+        while offset < 200:
+            asked = fetch_request(isolation_level=1, offset=offset)
+            asked.topics[0].partitions[0].partition_max_bytes = 12_000
+            data = decoded(fetch, ask(broker, fetch, asked, 12), 12).responses[0].partitions[0]
+            headers = [header for _, header in iter_headers(bytes(data.records))]
+            last, begun = headers[-1].last_offset, {header.base_offset for header in headers if not header.is_control}
+            beyond = last + 5  # an entry of the index, of which there is one for each 4 KiB
+            firsts = {entry.first_offset for entry in data.aborted_transactions}
+            assert begun <= firsts and all(offset - 1 <= first < beyond for first in firsts)
+            offset, told = last + 1, told + len(firsts)
+        assert 100 <= told < 300
 
     run(tmp_path, test)
 

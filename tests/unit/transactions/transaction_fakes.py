@@ -8,7 +8,7 @@ from itertools import count
 from fastq_broker.transactions.shard import NoProducerId, TransactionShard
 from fastq_broker.transactions.transaction import Partition, Transaction
 
-from fastq.errors import KafkaError
+from fastq.errors import KafkaError, MessageTooLarge
 
 START_MS = 1_790_000_000_000
 
@@ -35,6 +35,7 @@ class FakeContext:
         self.set_ahead_ms = 0
         """By how much somebody has set the wall clock."""
         self.log: list[tuple[bytes, bytes | None]] = []
+        self.batch_records_max = 1000
         self.shard: TransactionShard | None = None
         self.failure: KafkaError | None = None
         self.durable = True
@@ -42,6 +43,12 @@ class FakeContext:
         self.timers: list[FakeTimer] = []
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]], on_done: Done, *, spare_bytes: int = 0) -> None:
+        if self.failure is None and len(records) > self.batch_records_max:
+            on_done(MessageTooLarge(f"{len(records)} records"))
+            return
+        self.append_in_parts(records, on_done)
+
+    def append_in_parts(self, records: Sequence[tuple[bytes, bytes | None]], on_done: Done) -> None:
         if self.failure is not None:
             on_done(self.failure)
             return
@@ -53,8 +60,6 @@ class FakeContext:
             on_done(None)
         else:
             self.unfinished.append(on_done)
-
-    append_in_parts = append
 
     def finish_appends(self, error: KafkaError | None = None) -> None:
         unfinished, self.unfinished = self.unfinished, []
