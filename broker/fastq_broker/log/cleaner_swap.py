@@ -48,9 +48,13 @@ class NotAsMade(Exception):
     """What a round of compaction has made is gone, or has another size: nothing was changed."""
 
 
+class NotUndone(OSError):
+    """A swap that could not begin has left files with other names, which the next load takes: no record may come until then."""
+
+
 def begin_swap(files: Files, first: Segment, made: Mapping[str, int]) -> None:
     """Give the cleaned files beside a segment, its first one, the name of what is to be put in place. `made` are their sizes by their
-    suffixes. Raises OSError, NotAsMade: then they have the names that they had, unless the disk has failed."""
+    suffixes. Raises OSError, NotAsMade: then they have the names that they had, but for NotUndone."""
     path = first.path_of
     for suffix, size in made.items():
         _check(path(suffix) + CLEANED_SUFFIX, size)
@@ -60,7 +64,10 @@ def begin_swap(files: Files, first: Segment, made: Mapping[str, int]) -> None:
             files.rename(path(suffix) + CLEANED_SUFFIX, path(suffix) + SWAP_SUFFIX)
         except OSError:
             for done in reversed(suffixes[:number]):
-                files.rename(path(done) + SWAP_SUFFIX, path(done) + CLEANED_SUFFIX)
+                try:
+                    files.rename(path(done) + SWAP_SUFFIX, path(done) + CLEANED_SUFFIX)
+                except OSError as error:
+                    raise NotUndone(error.errno, error.strerror, error.filename) from error
             raise
 
 

@@ -15,7 +15,7 @@ from functools import partial
 
 from fastq.errors import ErrorCode, error_for_code
 
-from .cleaner_swap import begin_swap, swap_in
+from .cleaner_swap import NotUndone, begin_swap, swap_in
 from .config import LogConfig
 from .durability import first_segment_from
 from .files import Files, is_full
@@ -128,6 +128,8 @@ class LogSegments(Visibility):
             raise ValueError(f"{self.name}: compaction has replaced segments that are not there any more")
         try:
             begin_swap(self.files, old[0], made)
+        except NotUndone as error:
+            raise self.dir.fail("replacing compacted segments", error.filename or self.path, error) from error
         except OSError as error:
             raise self.dir.refuse("replacing compacted segments", error.filename or self.path, error) from error
         try:

@@ -114,6 +114,24 @@ def test_a_crash_at_every_rename_loses_nothing_and_the_next_round_ends_the_same(
     assert struck >= steps - 2, "all but the checkpoint's"
 
 
+def test_a_shortage_that_lasts_leaves_no_swap_beside_a_log_that_goes_on(filled: Path, tmp_path: Path) -> None:
+    """The next start would have taken it for complete, and put it over what had come meanwhile."""
+    offline = 0
+    for step in range(renames_of_a_round(filled, tmp_path / "count")):
+        files = FaultyFiles()
+        manager, log = make(copied(filled, tmp_path / f"step-{step}"), files)
+        files.plan(Fault("rename", errno.ENOMEM, path_part="/t-0/", passes=step, repeat=True))
+        cleaner = cleaner_of(manager)
+        for _ in range(20):
+            cleaner.tick(START_MS)
+            manager.flusher.drain()
+        left = [name for name in os.listdir(log.path) if name.endswith(".swap")]
+        assert manager.offline_dirs or not left, (step, left)
+        offline += bool(manager.offline_dirs)
+        files.heal()
+    assert offline
+
+
 def test_a_swap_that_is_complete_counts_and_one_that_is_not_is_undone(filled: Path, tmp_path: Path) -> None:
     """By hand, and with a second crash while recovery renames."""
     for complete in (True, False):
