@@ -331,6 +331,7 @@ class AsyncTransactionCalls(TransactionOperations):
 
     if TYPE_CHECKING:
 
+        def _start(self) -> None: ...
         async def _run(self, operation: Calls[T]) -> T: ...
 
     async def init_transactions(self, timeout: float | None = None) -> None:
@@ -358,6 +359,7 @@ class AsyncTransactionCalls(TransactionOperations):
         self, offsets: GroupConsumer | Offsets, group_metadata: Group | None = None
     ) -> None:
         """Commit a consumer's offsets with the transaction; see Producer.send_offsets_to_transaction."""
+        self._start()
         self._send_offsets(offsets, group_metadata)
 
 

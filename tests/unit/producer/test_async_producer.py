@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from functools import partial
 
 import pytest
 from stored_log import Log
@@ -244,6 +245,7 @@ def test_transactions_of_another_event_loop_are_refused_at_once(shared_broker, n
                     producer.commit_transaction,
                     producer.abort_transaction,
                     producer.transaction().__aenter__,
+                    partial(producer.send_offsets_to_transaction, {(topic, 0): 1}, "g"),
                 ):
                     with pytest.raises(WrongEventLoop, match="another event loop"):
                         await call()
@@ -276,7 +278,7 @@ def test_a_bound_on_records_leaves_the_loop_alive_and_ends_after_max_block_ms(sh
             ticker = asyncio.create_task(tick())
             os.kill(shared_broker.pid, signal.SIGSTOP)
             try:
-                with pytest.raises(BufferTimeout, match="max_block_ms=300"):
+                with pytest.raises(BufferTimeout, match="50 of buffer_records_max=50 records"):
                     if call == "send":
                         for _ in range(51):
                             await producer.send(topic, b"x")
