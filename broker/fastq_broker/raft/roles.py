@@ -366,7 +366,12 @@ class Roles:
         except KafkaStorageError as error:
             if not others or not passes(error):
                 raise
-            logger.error("node %d was elected in epoch %d and resigns: %s", me.node_id, self.epoch, error)
+            failures.say(
+                logger.error,
+                f"the first record of node {me.node_id}",
+                "node %d was elected in epoch %d and resigns: %s",
+                *(me.node_id, self.epoch, error),
+            )
             self._resigned(now, self.leadership.successors(self.voters))
             return
         self.log.flush()

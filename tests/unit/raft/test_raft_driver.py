@@ -207,3 +207,27 @@ def test_a_member_whose_disk_is_full_goes_on_once_there_is_room(
     said = [record.message for record in caplog.records if "takes no part in elections" in record.message]
     assert len(said) == 1 and "quorum-state" in said[0]
     assert not [record.message for record in caplog.records if record.exc_info]
+
+
+def test_elections_that_nobody_can_take_are_said_once_a_node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each election of those who cannot begin an epoch was an error in the log: several a second, for as long as that lasted."""
+    failures._places.clear()
+
+    def short(*_given: Any) -> None:
+        raise KafkaStorageError("it is short") from OSError(errno.EMFILE, "Too many open files")
+
+    async def scenario() -> None:
+        async with quorum(tmp_path) as members:
+            await until(lambda: any(member.leads for member in members))
+            leader = next(member for member in members if member.leads)
+            rest = [member for member in members if member is not leader]
+            machines = [member.driver.machine for member in rest if member.driver is not None]
+            for machine in machines:
+                machine.log.append_leader_change = short  # type: ignore[method-assign]
+            before = machines[0].epoch
+            await leader.stop()
+            await until(lambda: machines[0].epoch > before + 4)
+
+    asyncio.run(scenario())
+    said = [record.message for record in caplog.records if "and resigns" in record.message]
+    assert 1 <= len(said) <= 2 and "it is short" in said[0]
