@@ -90,6 +90,13 @@ HINTS = {
     _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "The principal needs WRITE and DESCRIBE on the transactional id",
     _E.UNSUPPORTED_VERSION: "Transactions of this kind need Apache Kafka 2.5 or later",
 }
+CONCURRENT_FIRST_MS, CONCURRENT_MAX_MS = 2.0, 20.0
+"""Back-off while the coordinator still ends the transaction before: that takes about as long as a write."""
+STALE_ANSWERS_MAX = 20
+"""Under transaction version 2 leaders of partitions tell the coordinator what belongs to a transaction. One that has not heard yet that
+another took its place knows nothing of it, and calls the commit invalid: so often, some two seconds, it is looked up and asked again."""
+CONCURRENT_ATTEMPTS = 25
+"""So many are made like this, in half a second; one that lasts is waited for as any other error is."""
 ABORT_HINT = "Abort the transaction, and do it again"
 GROUP_HINT = (
     "The consumer lost its place in the group, so another member may read the same records: abort, and go on from the "

@@ -46,6 +46,9 @@ from fastq.producer.identity import TransactionalIdentity
 from fastq.producer.transaction_hold import Hold
 from fastq.producer.transaction_states import (
     ABORT_HINT,
+    CONCURRENT_ATTEMPTS,
+    CONCURRENT_FIRST_MS,
+    CONCURRENT_MAX_MS,
     FATAL_FOR_BATCHES,
     GROUP_HINT,
     GROUP_MOVED_ON,
@@ -53,6 +56,7 @@ from fastq.producer.transaction_states import (
     MAPPING_LOST,
     MOVES,
     SENDING,
+    STALE_ANSWERS_MAX,
     UNDER_WAY,
     Action,
     State,
@@ -64,10 +68,6 @@ logger = logging.getLogger("fastq.producer")
 
 FEATURE = "transaction.version"
 LOOK_AGAIN_S = 0.02
-CONCURRENT_FIRST_MS, CONCURRENT_MAX_MS = 2.0, 20.0
-"""Back-off while the coordinator still ends the transaction before: that takes about as long as a write."""
-CONCURRENT_ATTEMPTS = 25
-"""So many are made like this, in half a second; one that lasts is waited for as any other error is."""
 
 
 class Coordinator:
@@ -140,6 +140,7 @@ class Transactions:
         self._new_partitions: dict[PartitionState, None] = {}
         self._added_groups: set[str] = set()
         self._commits: list[_Commit] = []
+        self._stale_answers = 0
 
     # -- the user's calls -----------------------------------------------------------------------------------------
 
@@ -324,9 +325,7 @@ class Transactions:
 
     def pause_s(self, error: FastqError, attempts: int) -> float:
         """How long to wait after `attempts` failures in a row, the last of them `error`."""
-        first_ms: float
-        max_ms: float
-        first_ms, max_ms = self._backoff_ms
+        first_ms, max_ms = map(float, self._backoff_ms)
         if isinstance(error, ConcurrentTransactions):
             if attempts <= CONCURRENT_ATTEMPTS:
                 first_ms, max_ms = min(first_ms, CONCURRENT_FIRST_MS), min(max_ms, CONCURRENT_MAX_MS)
@@ -452,6 +451,8 @@ class Transactions:
             elif code and action_for(code) is Action.ABORT:
                 self._fail(Action.FATAL, self._error(self._coordinator, ApiKey.END_TXN, code))
                 return
+        elif code == ErrorCode.INVALID_TXN_STATE and self.version >= 2 and self._stale_answers < STALE_ANSWERS_MAX:
+            self._stale_answers, code = self._stale_answers + 1, ErrorCode.NOT_COORDINATOR
         if self._judge(self._coordinator, ApiKey.END_TXN, [(code, {})]):
             if self.version >= 2 and response.producer_id >= 0:
                 self.identity.assume(response.producer_id, response.producer_epoch)
@@ -570,8 +571,7 @@ class Transactions:
             errors, key=lambda found: (found[0].value, found[1].code != ErrorCode.OPERATION_NOT_ATTEMPTED)
         )
         if action in (Action.RETRY, Action.FIND):
-            if action is Action.FIND:
-                coordinator.node_id = None
+            coordinator.node_id = None if action is Action.FIND else coordinator.node_id
             self._retry(coordinator, error)
             self._passing(coordinator, error, api is ApiKey.FIND_COORDINATOR)
         elif action is Action.ABORT and self.state is State.INITIALIZING:

@@ -2,7 +2,7 @@
 
 import pytest
 from fake_coordinator import FENCED, INVALID_MAPPING, TransactionCore
-from transaction_bench import ADD_PARTITIONS, END, GROUP, Bench, visible
+from transaction_bench import ADD_PARTITIONS, END, GROUP, Bench, calls_since, visible
 
 from fastq._native.records import read_header
 from fastq.errors import (
@@ -15,7 +15,7 @@ from fastq.errors import (
     TransactionStateError,
 )
 from fastq.metadata import OffsetAndMetadata, TopicPartition
-from fastq.producer.transaction_states import ACTIONS, MOVES, Action, State, action_for
+from fastq.producer.transaction_states import ACTIONS, MOVES, STALE_ANSWERS_MAX, Action, State, action_for
 from fastq.protocol.api import ApiKey
 
 # -- fencing and other ends
@@ -77,7 +77,7 @@ def test_errors_for_good_end_the_producer(api, code):
     if api == END:
         bench.begin()
         bench.send("t", b"x")
-        core.fail_next[api] = [code]
+        core.fail_next[api] = [code] * (1 + STALE_ANSWERS_MAX)
         with pytest.raises(FatalTransactionError) as caught:
             bench.commit()
     else:
@@ -120,6 +120,27 @@ def test_topics_that_may_not_be_written_fail_the_transaction():
     assert isinstance(delivery.exception(), TransactionAborted)
     bench.abort()  # nothing was added: the coordinator knows of no transaction
     assert bench.transactions.state is State.READY
+
+
+def test_a_coordinator_that_has_not_heard_of_its_successor_calls_no_commit_invalid_for_good():
+    """The leader of the partition has told the new one what belongs to the transaction; the old one knows nothing of it."""
+    core = TransactionCore()
+    bench = Bench(core)
+    bench.begin()
+    bench.send("t", b"x")
+    bench.deliver()
+    core.fail_next[END] = [48] * 3
+    mark = len(core.calls)
+    bench.commit()
+    calls = calls_since(core, mark)
+    assert (calls.count(END), calls.count(ApiKey.FIND_COORDINATOR)) == (4, 3)
+    assert visible(core) == {0: [b"x"]}
+    for _ in range(2):
+        bench.begin()
+        bench.send("t", b"y")
+        core.fail_next[END] = [48] * STALE_ANSWERS_MAX
+        bench.commit()  # each transaction has as many
+    assert visible(core) == {0: [b"x", b"y", b"y"]}
 
 
 @pytest.mark.parametrize("version", [1, 2])
