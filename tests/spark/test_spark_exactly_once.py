@@ -328,7 +328,8 @@ def test_more_tasks_than_the_progress_topic_has_partitions(
         ("OffsetFetch", "COORDINATOR_LOAD_IN_PROGRESS", True),
         ("Produce", "TOPIC_AUTHORIZATION_FAILED", False),
         ("TxnOffsetCommit", "GROUP_AUTHORIZATION_FAILED", False),
-        ("EndTxn", "INVALID_TXN_STATE", False),
+        ("EndTxn", "INVALID_TXN_STATE", True),
+        ("EndTxn", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", False),
         ("InitProducerId", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", False),
     ],
 )
