@@ -10,6 +10,7 @@ import os
 import shutil
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from fastq_broker.log.files import READ, FileHandle, Files
 from fastq_broker.log.flusher import ManualFlusher
@@ -93,6 +94,52 @@ class ForgetfulFiles(FaultyFiles):
             assert path is not None
             return Path(path).read_bytes()
         return content
+
+
+class NoPower(BaseException):
+    """Everything ends at once."""
+
+
+class FailingPower(ForgetfulFiles):
+    """The power goes before an operation that changes something, once `left` of them have passed (None: never)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: int | None = None
+
+    def _pass(self) -> None:
+        if self.left is not None:
+            if self.left == 0:
+                raise NoPower
+            self.left -= 1
+
+    def pwrite(self, fd: int, data: Any, position: int) -> int:
+        self._pass()
+        return super().pwrite(fd, data, position)
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._pass()
+        super().truncate(fd, size)
+
+    def mkdir(self, path: str) -> None:
+        self._pass()
+        super().mkdir(path)
+
+    def rmdir(self, path: str) -> None:
+        self._pass()
+        super().rmdir(path)
+
+    def rename(self, source: str, target: str) -> None:  # type: ignore[override]
+        self._pass()
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:  # type: ignore[override]
+        self._pass()
+        super().unlink(path)
+
+    def sync_data(self, fd: int) -> None:
+        self._pass()
+        super().sync_data(fd)
 
 
 def kill(root: Path, target: Path) -> None:

@@ -8,64 +8,17 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "log"))
 
 from fastq_broker.log import LogConfig, LogManager
-from forgetful_disk import ForgetfulFiles
+from forgetful_disk import FailingPower, NoPower
 from log_support import TOPIC_ID, StandingClock, crash, one_batch, open_manager, records_of
 
 KEY = ("t", 0)
 DIRECTORIES = ("a", "b")
-
-
-class NoPower(BaseException):
-    """Everything ends at once."""
-
-
-class Files(ForgetfulFiles):
-    """The power goes before an operation that changes something, once `left` of them have passed (None: never)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left: int | None = None
-
-    def _pass(self) -> None:
-        if self.left is not None:
-            if self.left == 0:
-                raise NoPower
-            self.left -= 1
-
-    def pwrite(self, fd: int, data: Any, position: int) -> int:
-        self._pass()
-        return super().pwrite(fd, data, position)
-
-    def truncate(self, fd: int, size: int) -> None:
-        self._pass()
-        super().truncate(fd, size)
-
-    def mkdir(self, path: str) -> None:
-        self._pass()
-        super().mkdir(path)
-
-    def rmdir(self, path: str) -> None:
-        self._pass()
-        super().rmdir(path)
-
-    def rename(self, source: str, target: str) -> None:  # type: ignore[override]
-        self._pass()
-        super().rename(source, target)
-
-    def unlink(self, path: str) -> None:  # type: ignore[override]
-        self._pass()
-        super().unlink(path)
-
-    def sync_data(self, fd: int) -> None:
-        self._pass()
-        super().sync_data(fd)
 
 
 class Node:
@@ -76,7 +29,7 @@ class Node:
         self.config = LogConfig(segment_bytes=600, durability="fsync" if fsync else "page-cache")
         for name in DIRECTORIES:
             (root / name).mkdir(parents=True)
-        self.files = Files()
+        self.files = FailingPower()
         self.clock = StandingClock()
         self.manager = open_manager(
             [root / name for name in DIRECTORIES], self.config, files=self.files, clock=self.clock

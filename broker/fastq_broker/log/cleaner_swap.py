@@ -7,6 +7,8 @@ The names of the files say how far it has come; each step is a rename, and the f
 A swap renames all `.cleaned` files of the segment to `.swap`, the old segments' files to `.deleted`, then `.swap` to the final names.
 Recovery drops a `.swap` when a `.cleaned` file lies at or below its offset (the first step was not complete), else it finishes the swap:
 it removes the segments that begin within the swap's offsets and gives it its name. Apache Kafka does the same with the same names.
+No size is written down: a swap is whole as its files were synced before they got that name. One that somebody has cut since is found out by
+its indexes, whose last entries lie past its end; Apache Kafka believes it.
 Source: UnifiedLog.replaceSegments, LogLoader.removeTempFilesAndCollectSwapFiles.
 """
 
@@ -17,7 +19,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .files import READ, FileHandle, Files
+from .files import READ, FdBudget, FileHandle, Files
+from .offset_index import OffsetIndex
 from .scan import CorruptSegment, iter_bounds
 from .segment import (
     CLEANED_SUFFIX,
@@ -31,6 +34,7 @@ from .segment import (
     Segment,
     offset_file_name,
 )
+from .time_index import TimeIndex
 
 if TYPE_CHECKING:
     from .log_segments import LogSegments
@@ -176,9 +180,38 @@ def _end_of_swap(files: Files, directory: str, base: int) -> int:
     try:
         for bounds in iter_bounds(files, FileHandle(files, path, READ), 0, files.size_bytes(path)):
             end = bounds.last_offset + 1
+        indexed, index = _last_indexed(files, directory, base)
     except CorruptSegment as error:
+        raise BrokenSwap(f"{error}; {_advice(base)}") from error
+    if indexed >= end:
         raise BrokenSwap(
-            f"{error}; nothing was changed and the partition is not served: restore the directory, or rename that file to end in "
-            f"{CLEANED_SUFFIX} if the segments from offset {base} on are still there"
-        ) from error
+            f"{path} ends at offset {end}, and {index} has an entry for offset {indexed}: somebody has changed one of them since they were "
+            f"made; {_advice(base)}; or, if the first is right, remove its indexes that end in {SWAP_SUFFIX}, which are made again"
+        )
     return end
+
+
+def _last_indexed(files: Files, directory: str, base: int) -> tuple[int, str]:
+    """The highest offset that one of a swap's indexes has, and its name; below `base` where they have none. Raises OSError, WildIndex."""
+    found = base - 1, ""
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        name = offset_file_name(base, suffix + SWAP_SUFFIX)
+        path, budget = os.path.join(directory, name), FdBudget(2)
+        index: OffsetIndex | TimeIndex
+        if suffix == INDEX_SUFFIX:
+            index = OffsetIndex(files, budget, path, base)
+            offset = index.last()[0]
+        else:
+            index = TimeIndex(files, budget, path, base)
+            offset = index.last()[1]
+        if index.entry_count:
+            found = max(found, (offset, name))
+        index.release()
+    return found
+
+
+def _advice(base: int) -> str:
+    return (
+        f"nothing was changed and the partition is not served: restore the directory, or rename that file to end in {CLEANED_SUFFIX} if "
+        f"the segments from offset {base} on are still there, and take {DELETED_SUFFIX} off the names of their files"
+    )

@@ -18,7 +18,7 @@ from fastq_broker.log.flusher import ManualFlusher
 from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, StandingClock, clock_of, crash, open_manager, records_of
 
-from fastq._native.records import build_batch
+from fastq._native.records import build_batch, iter_headers
 from fastq.errors import KafkaStorageError
 
 CONFIG = LogConfig(
@@ -179,6 +179,69 @@ def test_a_swap_file_that_is_not_whole_is_not_believed(filled: Path, tmp_path: P
         log.load()
     assert swap.exists()
     assert segment.exists()
+
+
+@pytest.mark.parametrize("left", ["nothing", "half", "all but a batch"])
+@pytest.mark.parametrize("replaced", [False, True], ids=["at their place", "set aside"])
+def test_a_swap_that_was_cut_between_batches_is_not_believed(
+    tmp_path: Path, left: str, replaced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a stop amid a swap somebody cuts its file: what it stands for is still there, and must not go for it."""
+    directory = tmp_path / "data"
+    files = FaultyFiles()
+    manager, log = make(directory, files)
+    fill(log, keys=300)  # of which nothing is dead
+    log.flush()
+    manager.flusher.drain()
+    live = live_values(stored_batches(log))
+    files.plan(Fault("rename", errno.EIO, path_part=".log.swap" if replaced else ".log", passes=0 if replaced else 1))
+    cleaner = cleaner_of(manager)
+    for _ in range(20):
+        cleaner.tick(START_MS)
+    assert log.dir.offline is not None
+    crash(manager)
+    (swap,) = (directory / "t-0").glob("*.log.swap")
+    segment = swap.with_suffix("")
+    assert segment.exists() != replaced
+    whole = swap.read_bytes()
+    places = [position for position, _ in iter_headers(whole, strict=True)]
+    assert len(places) > 3
+    os.truncate(swap, {"nothing": 0, "half": places[len(places) // 2], "all but a batch": places[-1]}[left])
+    names = set(os.listdir(directory / "t-0"))
+    manager = open_manager(directory, CONFIG)
+    again = manager.get("t", 0)
+    assert again is not None
+    with pytest.raises(KafkaStorageError, match="ends at offset"):
+        again.load()
+    assert "nothing was changed and the partition is not served" in caplog.text
+    assert set(os.listdir(directory / "t-0")) == names
+    assert manager.offline_dirs == {}
+    manager.close()
+    # As it is told: the swap is undone.
+    swap.rename(f"{segment}.cleaned")
+    for path in (directory / "t-0").glob(f"{segment.stem}*.deleted"):
+        path.rename(path.with_suffix(""))
+    manager, log = make(directory)
+    assert live_values(stored_batches(log)) == live
+    assert not names_of(log)
+
+
+def test_a_swap_without_its_indexes_is_taken_and_they_are_made_again(filled: Path, tmp_path: Path) -> None:
+    directory = copied(filled, tmp_path)
+    manager, log = make(directory)
+    base, following = (segment.base_offset for segment in log.segments[1:3])
+    live = live_values(stored_batches(log))
+    crash(manager)
+    for suffix in (".log", ".index", ".timeindex"):
+        path = directory / "t-0" / f"{base:020d}{suffix}"
+        if suffix == ".log":
+            path.rename(f"{path}.swap")
+        else:
+            path.unlink()
+    manager, log = make(directory)
+    assert [segment.base_offset for segment in log.segments[1:3]] == [base, following]
+    assert live_values(stored_batches(log)) == live
+    assert not names_of(log)
 
 
 @pytest.mark.parametrize("operation", ["open", "write", "sync", "read", "truncate"])
