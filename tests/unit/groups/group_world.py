@@ -77,19 +77,33 @@ class World:
     def append(
         self, records: Sequence[tuple[bytes, bytes | None]], on_done: Callable[[Any], None], **transaction: Any
     ) -> None:
-        if self.refuse is not None and records:
-            on_done(self.refuse)
-            return
-        size = sum(len(key) + len(value or b"") for key, value in records)
+        on_done(self._write(records) if records else None)
+
+    def append_in_parts(
+        self, records: Sequence[tuple[bytes, bytes | None]], on_done: Callable[[Any], None], **transaction: Any
+    ) -> None:
+        """As many batches as their size asks for; those before one that is refused stay."""
+        part: list[tuple[bytes, bytes | None]] = []
+        error = None
+        for record in records:
+            if part and _size_bytes([*part, record]) > self.batch_bytes_max:
+                error = self._write(part)
+                if error is not None:
+                    break
+                part = []
+            part.append(record)
+        on_done(self._write(part) if part and error is None else error)
+
+    def _write(self, records: Sequence[tuple[bytes, bytes | None]]) -> KafkaError | None:
+        if self.refuse is not None:
+            return self.refuse
+        size = _size_bytes(records)
         if size > self.batch_bytes_max:
-            on_done(MessageTooLarge(f"{size} bytes"))
-            return
+            return MessageTooLarge(f"{size} bytes")
         for key, value in records:
             self.log.append((key, value))
             self.shard.replay(key, value, self.clock_ms)
-        on_done(None)
-
-    append_in_parts = append
+        return None
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(self.clock_ms + round(delay_s * 1000), callback)
@@ -165,6 +179,10 @@ class World:
             for item in response.assignment.topic_partitions
             for number in item.partitions
         }
+
+
+def _size_bytes(records: Sequence[tuple[bytes, bytes | None]]) -> int:
+    return sum(len(key) + len(value or b"") for key, value in records)
 
 
 def owned_list(world: World, parts: Parts) -> list[Any]:

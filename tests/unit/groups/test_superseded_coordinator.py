@@ -144,9 +144,13 @@ class Slow(CutOff):
     """What is written waits until `keep` says that the replicas have it."""
 
     def append(self, records: Any, on_done: Any, **transaction: Any) -> None:
-        super().append(records, lambda error: self.waiting.append(on_done), **transaction)
+        super().append(records, self._later(on_done), **transaction)
 
-    append_in_parts = append
+    def append_in_parts(self, records: Any, on_done: Any, **transaction: Any) -> None:
+        super().append_in_parts(records, self._later(on_done), **transaction)
+
+    def _later(self, on_done: Any) -> Any:
+        return lambda error: self.waiting.append(on_done) if error is None else on_done(error)
 
     def load(self) -> None:
         self.waiting: list[Any] = []
