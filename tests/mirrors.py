@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
+
+from waiting import until
 
 from fastq import Admin, Consumer, TopicPartition
 from fastq._native.records import iter_headers
@@ -71,13 +73,6 @@ def records_of(broker: Broker | Cluster, topic: str) -> list[Any]:
     return sorted(found, key=lambda record: record[0])
 
 
-def wait_for(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not what():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.05)
-
-
 def wait_for_records(broker: Broker, topic: str, expected: list[Any]) -> None:
     def there() -> bool:
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
@@ -85,7 +80,7 @@ def wait_for_records(broker: Broker, topic: str, expected: list[Any]) -> None:
                 return False
         return len(records_of(broker, topic)) >= len(expected)
 
-    wait_for(there)
+    until(there)
     assert records_of(broker, topic) == expected
 
 
@@ -130,5 +125,5 @@ def cut_off(config: MirrorConfig, admin: Admin, tp: TopicPartition, offset: int)
     admin.set_configs(topic, {MIRROR_SOURCE: "x/y/z"})
     ask = Ask(admin.describe_topic(tp.topic).topic_id, "x/y/z", offset, operation=CUT)
     with closing(TargetWriter(config.source)) as writer:
-        wait_for(lambda: writer.ask({tp: ask})[tp].error is None)
+        until(lambda: writer.ask({tp: ask})[tp].error is None)
     admin.set_configs(topic, {MIRROR_SOURCE: None})

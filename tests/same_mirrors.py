@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mirrors import batches_of, wait_for
+from mirrors import batches_of
+from waiting import until
 
 from fastq import Admin, TopicPartition
 from fastq.admin import OffsetSpec
@@ -95,7 +96,7 @@ def wait_for_same(config: MirrorConfig, topic: str, partitions: int = 1) -> None
                 return False
         return [batches_of(config, "target", topic, p) for p in range(partitions)] == expected
 
-    wait_for(there)
+    until(there)
 
 
 def ends_of(config: MirrorConfig, topic: str) -> int:

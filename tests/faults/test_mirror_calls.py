@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from mirrors import configured, running, values_of, wait_for
+from mirrors import configured, running, values_of
+from waiting import until
 
 from fastq import Admin, Producer
 from fastq.errors import FastqError
@@ -157,4 +158,4 @@ def test_between_clusters_whose_leaders_change_and_are_killed_each_record_arrive
                     more(producer)
                     step()
                     more(producer)
-                    wait_for(is_copied)
+                    until(is_copied)

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from mirrors import batches_of, wait_for
+from mirrors import batches_of
+from waiting import until
 
 from fastq import Admin, Producer
 from fastq.cli import main
@@ -112,7 +113,7 @@ def test_both_have_the_same_bytes_whatever_is_killed(tmp_path: Path, soak: bool)
                     broker.kill()
                     broker.start()
             load.end()
-            wait_for(lambda: the_same(config))
+            until(lambda: the_same(config))
         finally:
             load.end()
             ended(process)
@@ -127,7 +128,7 @@ def test_a_target_of_three_nodes_whose_leaders_are_killed_has_the_same_bytes(tmp
             admin.create_topic("numbers", PARTITIONS)
         load, process = Load(source), started(path)
         try:
-            wait_for(lambda: _is_there(config))
+            until(lambda: _is_there(config))
             leader = target.leader("numbers")
             leader.kill()
             time.sleep(1.0)
@@ -135,7 +136,7 @@ def test_a_target_of_three_nodes_whose_leaders_are_killed_has_the_same_bytes(tmp
             target.wait_in_sync()
             target.change_leader("numbers", 1)
             load.end()
-            wait_for(lambda: the_same(config))
+            until(lambda: the_same(config))
             assert main(["replicas", "verify", "numbers", "--bootstrap", target.bootstrap_servers]) == 0
             # Followers have forgotten the source's producers too, and lead with that.
             assert main(["mirror", "fail-over", "--config", str(path)]) == 0

@@ -7,13 +7,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 from fastq_broker.controller.storage import METADATA_DIRECTORY, format_directories
 from nodes import COUNT, children, free_ports, running
+from waiting import until
 
 from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq.admin import NewTopic
@@ -159,13 +159,6 @@ def reading(bootstrap: str) -> Consumer:
         isolation_level="read_committed",
         enable_auto_commit=False,
     )
-
-
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 class Sending:

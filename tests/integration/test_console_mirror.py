@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from mirrors import configured, running, wait_for
+from mirrors import configured, running
+from waiting import until
 
 from fastq import Admin, Producer
 from fastq.testing import Broker
@@ -38,16 +39,14 @@ def test_the_page_of_a_mirror_that_runs(shared_broker: Broker, monkeypatch: pyte
                     for n in range(20):
                         producer.send(topic, b"%d" % n, partition=n % 2)
                 with running(config):
-                    wait_for(
+                    until(
                         lambda: "<dt>Lag, in records</dt><dd>0</dd>" in page() and page().count(">mirrored</td>") == 2
                     )
                     assert f"console.{topic}" in page() and "none" not in browser.get("/mirrors/one/lag").text
                 with Producer(bootstrap_servers=source) as producer:
                     producer.send(topic, b"later", partition=1).result()
-                wait_for(lambda: "<dt>Lag, in records</dt><dd>1</dd>" in page())
+                until(lambda: "<dt>Lag, in records</dt><dd>1</dd>" in page())
                 other.kill()
-                wait_for(
-                    lambda: "One of the two clusters does not answer" in page() or "It cannot be looked at" in page()
-                )
+                until(lambda: "One of the two clusters does not answer" in page() or "It cannot be looked at" in page())
         finally:
             console.close()

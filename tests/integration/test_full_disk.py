@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 from small_disk import PLUG, fill, in_namespace, mount_command
+from waiting import until
 
 from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq.errors import DeliveryTimeout, FastqError
@@ -90,13 +90,6 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerOnSma
         yield found
     finally:
         found.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def tried(work: Callable[[], object]) -> bool:

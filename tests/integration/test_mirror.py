@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mirrors import configured, records_of, running, wait_for, wait_for_records
+from mirrors import configured, records_of, running, wait_for_records
+from waiting import until
 
 from fastq import Admin, Producer, TopicPartition
 from fastq.admin import ConfigResource, ConfigSource
@@ -92,9 +93,9 @@ def test_a_topic_that_comes_later_and_a_config_that_changes_are_followed(
             admin.set_configs(
                 ConfigResource.topic(first), {"retention.ms": "200000000", "max.message.bytes": "2000000"}
             )
-            wait_for(lambda: own(first) == {"retention.ms": "200000000", "max.message.bytes": "2000000"})
+            until(lambda: own(first) == {"retention.ms": "200000000", "max.message.bytes": "2000000"})
             admin.set_configs(ConfigResource.topic(first), {"retention.ms": None})
-            wait_for(lambda: own(first) == {"max.message.bytes": "2000000"})
+            until(lambda: own(first) == {"max.message.bytes": "2000000"})
 
 
 def test_a_second_start_goes_on_where_the_first_ended(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
@@ -123,7 +124,7 @@ def test_what_was_aborted_in_the_source_is_left_out(brokers: tuple[Broker, Broke
     with running(configured(brokers, [name])) as mirror:
         wait_for_records(target, f"A.{name}", records_of(source, name))
         # The mirror comes to the very end, over the markers.
-        wait_for(lambda: any(lane.counts.lag.get(TopicPartition(name, 0)) == 0 for lane in mirror.lanes.values()))
+        until(lambda: any(lane.counts.lag.get(TopicPartition(name, 0)) == 0 for lane in mirror.lanes.values()))
 
 
 def test_groups_heartbeats_and_the_topics_of_mirror_maker_arrive(
@@ -149,11 +150,11 @@ def test_groups_heartbeats_and_the_topics_of_mirror_maker_arrive(
 
         config = configured(brokers, [name], groups=[group], group_interval_ms=100, heartbeat_interval_ms=100)
         with running(config):
-            wait_for(lambda: committed() == 60)
+            until(lambda: committed() == 60)
             admin.alter_group_offsets(group, {TopicPartition(name, 0): 30}).results()  # back: not in the target
-            wait_for(lambda: any(c.upstream == 30 for c in _decoded(target, "A.checkpoints.internal", Checkpoint)))
+            until(lambda: any(c.upstream == 30 for c in _decoded(target, "A.checkpoints.internal", Checkpoint)))
             assert committed() == 60
-            wait_for(lambda: any(b.source == "A" for b in _decoded(target, "A.heartbeats", Heartbeat)))
+            until(lambda: any(b.source == "A" for b in _decoded(target, "A.heartbeats", Heartbeat)))
         assert Checkpoint(group, f"A.{name}", 0, 60, 60) in _decoded(target, "A.checkpoints.internal", Checkpoint)
         assert OffsetSync(name, 0, 0, 0) in _decoded(source, "mm2-offset-syncs.B.internal", OffsetSync)
 
@@ -198,18 +199,18 @@ def test_a_topic_that_is_made_anew_stops_or_is_gone_on_with(
                 wait_for_records(target, f"A.{name}", records_of(source, name))
             admin.delete_topic(name)
         with running(configured(brokers, [name])) as mirror:
-            wait_for(lambda: any(lane.failed for lane in mirror.lanes.values()))
+            until(lambda: any(lane.failed for lane in mirror.lanes.values()))
             ((tp, failure),) = [item for lane in mirror.lanes.values() for item in lane.failed.items()]
             assert tp == TopicPartition(name, 0) and "made anew" in failure.reason and "on_gap" in failure.reason
         with running(configured(brokers, [name], on_gap="continue")):
-            wait_for(lambda: [r[3] for r in records_of(target, f"A.{name}")] == [b"old", b"new"])
+            until(lambda: [r[3] for r in records_of(target, f"A.{name}")] == [b"old", b"new"])
         # Records that are deleted before they are copied are such a gap too.
         with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
             for i in range(4):
                 producer.send(name, b"%d" % i)
         admin.delete_records({TopicPartition(name, 0): 3}).results()
         with running(configured(brokers, [name], on_gap="continue")):
-            wait_for(lambda: [r[3] for r in records_of(target, f"A.{name}")] == [b"old", b"new", b"2", b"3"])
+            until(lambda: [r[3] for r in records_of(target, f"A.{name}")] == [b"old", b"new", b"2", b"3"])
     progress = read_state(configured(brokers, [name]).target, "fastq-mirror.A.internal", [0, 1]).progress
     assert progress[TopicPartition(name, 0)].gap == (1, 3)
 
@@ -254,7 +255,7 @@ def test_status_check_fail_over_and_fail_back(
             producer.send_many(name, [b"%d" % i for i in range(100)], partition=0)
         with running(config):
             wait_for_records(target, name, records_of(source, name))
-            wait_for(lambda: bool(_decoded(target, "east.heartbeats", Heartbeat)))
+            until(lambda: bool(_decoded(target, "east.heartbeats", Heartbeat)))
         rows = json.loads(fastq("status", "--interval", "0", "--json"))
         assert [(r["partition"], r["next"], r["lag"], r["state"]) for r in rows if r["topic"] == name] == [
             (0, 100, 0, "mirrored"), (1, 0, 0, "mirrored"),
@@ -281,7 +282,7 @@ def test_status_check_fail_over_and_fail_back(
             producer.send(name, b"new", partition=0)
         assert "copies B to east" in fastq("fail-back") and f"{name}-1: offsets 0 to 0 of east" in fastq.err
         with running(reversed_config(config)):
-            wait_for(lambda: len(records_of(source, name)) == 102)
+            until(lambda: len(records_of(source, name)) == 102)
         assert [r[3] for r in records_of(source, name)[-2:]] == [b"new", b"left behind"]
         # And back again: the first way goes on behind all that.
         fastq("fail-over", "--reverse")
@@ -289,12 +290,12 @@ def test_status_check_fail_over_and_fail_back(
         with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
             producer.send(name, b"newer", partition=0)
         with running(config):
-            wait_for(lambda: [r[3] for r in records_of(target, name)][-2:] == [b"new", b"newer"])
+            until(lambda: [r[3] for r in records_of(target, name)][-2:] == [b"new", b"newer"])
         # A difference is named.
         with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
             producer.send(name, b"somebody else's", partition=0)
         with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
             producer.send(name, b"the mirror's", partition=0)
         with running(config):
-            wait_for(lambda: records_of(target, name)[-1][3] == b"the mirror's")
+            until(lambda: records_of(target, name)[-1][3] == b"the mirror's")
         assert 'value is b"the mirror\'s" in the source' in fastq("check", code=1)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mirrors import configured, cut_off, records_of, running, values_of, wait_for, wait_for_records
+from mirrors import configured, cut_off, records_of, running, values_of, wait_for_records
 from raw_kafka import RawConnection, batch, produce
+from waiting import until
 
 from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq.admin import ConfigResource
@@ -74,11 +75,11 @@ def test_what_was_copied_to_a_topic_that_is_deleted_in_the_target_is_copied_agai
                 return None
             return next((r.value for r in _from(target, there, found.value.offset)), None)
 
-        wait_for(lambda: next_of_group() == b"3")
+        until(lambda: next_of_group() == b"3")
         theirs.delete_topic(f"A.{name}")
         sent(source, name, b"4")
         wait_for_records(target, f"A.{name}", records_of(source, name))
-        wait_for(lambda: next_of_group() == b"3")
+        until(lambda: next_of_group() == b"3")
     assert values_of(target, f"A.{name}") == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -98,12 +99,12 @@ def test_a_source_that_is_made_anew_while_it_is_copied_is_copied_once(
     made(source, name, b"old")
     # The survey hears of it long after the consumer.
     with running(configured(brokers, [name], on_gap="continue", refresh_interval_ms=1500)):
-        wait_for(lambda: values_of(target, f"A.{name}") == [b"old"])
+        until(lambda: values_of(target, f"A.{name}") == [b"old"])
         deleted(source, name)
         made(source, name, *[b"%d" % i for i in range(10)])
-        wait_for(lambda: len(values_of(target, f"A.{name}")) >= 11)
+        until(lambda: len(values_of(target, f"A.{name}")) >= 11)
         sent(source, name, b"end")
-        wait_for(lambda: b"end" in values_of(target, f"A.{name}"))
+        until(lambda: b"end" in values_of(target, f"A.{name}"))
     assert values_of(target, f"A.{name}") == [b"old", *[b"%d" % i for i in range(10)], b"end"]
 
 
@@ -117,7 +118,7 @@ def test_fail_over_and_check_work_with_topics_that_are_deleted_on_either_side(
     config = configured(brokers, names, alias="gone", names="identity")
     with running(config):
         for name in names:
-            wait_for(lambda name=name: values_of(target, name) == [b"x"])  # type: ignore[misc]
+            until(lambda name=name: values_of(target, name) == [b"x"])  # type: ignore[misc]
     deleted(source, names[0])
     deleted(target, names[1])
     results = {c.partition.topic: (c.result, c.detail or "") for c in compare_all(config, names)}
@@ -130,7 +131,7 @@ def test_fail_over_and_check_work_with_topics_that_are_deleted_on_either_side(
     assert set(prepared.partitions) == {TopicPartition(names[2], 0)}
     # What the former source has deleted comes back whole: nothing of it is there.
     with running(reversed_config(config)):
-        wait_for(lambda: values_of(source, names[0]) == [b"x"])
+        until(lambda: values_of(source, names[0]) == [b"x"])
         assert values_of(source, names[2]) == [b"x"]
 
 
@@ -142,7 +143,7 @@ def test_the_way_back_is_refused_before_fail_back_and_not_begun_anew_by_another(
     made(source, name, b"x")
     config = configured(brokers, [name], alias="back", names="identity")
     with running(config):
-        wait_for(lambda: values_of(target, name) == [b"x"])
+        until(lambda: values_of(target, name) == [b"x"])
     fail_over(config)
     survey = Survey(reversed_config(config))
     try:
@@ -155,11 +156,11 @@ def test_the_way_back_is_refused_before_fail_back_and_not_begun_anew_by_another(
     finally:
         survey.close()
     with running(reversed_config(config)):
-        wait_for(lambda: values_of(source, name) == [b"x", b"new"])
+        until(lambda: values_of(source, name) == [b"x", b"new"])
     assert fail_back(config).diverged == {}  # it has gone on since
     sent(target, name, b"newer")
     with running(reversed_config(config)):
-        wait_for(lambda: b"newer" in values_of(source, name))
+        until(lambda: b"newer" in values_of(source, name))
     assert values_of(source, name) == [b"x", b"new", b"newer"]
 
 
@@ -172,7 +173,7 @@ def test_what_is_killed_on_the_way_there_or_back_is_done_again(
     made(source, name, b"a", partitions=2)  # one a lane
     config = configured(brokers, [name], alias=f"killed{step}", names="identity")
     with running(config):
-        wait_for(lambda: values_of(target, name) == [b"a"])
+        until(lambda: values_of(target, name) == [b"a"])
     does, lanes = getattr(failover, step), []
 
     def killed(config: MirrorConfig, lane: int, *rest: Any) -> None:
@@ -194,9 +195,9 @@ def test_what_is_killed_on_the_way_there_or_back_is_done_again(
             fail_back(config)
     fail_back(config)
     with running(reversed_config(config)):
-        wait_for(lambda: values_of(source, name) == [b"a", b"b"])
+        until(lambda: values_of(source, name) == [b"a", b"b"])
         sent(target, name, b"c")
-        wait_for(lambda: b"c" in values_of(source, name))
+        until(lambda: b"c" in values_of(source, name))
     assert values_of(source, name) == [b"a", b"b", b"c"]
 
 
@@ -210,7 +211,7 @@ def test_a_fail_over_says_that_the_target_is_free_before_it_asks_the_source(
         made(source, name, b"x")
         config = configured((source, target), [name], alias="dead", heartbeat_interval_ms=0)
         with running(config):
-            wait_for(lambda: values_of(target, f"dead.{name}") == [b"x"])
+            until(lambda: values_of(target, f"dead.{name}") == [b"x"])
     told: list[float] = []
     asked = Admin.describe_cluster
 
@@ -231,7 +232,7 @@ def test_a_memory_with_more_lanes_or_that_forgets_is_refused(
     made(source, name, partitions=4)
     config = configured(brokers, [name], alias="lanes")
     with running(config), Admin(bootstrap_servers=target.bootstrap_servers) as admin:
-        wait_for(lambda: len(_progress(config)) >= 4)
+        until(lambda: len(_progress(config)) >= 4)
         resource = ConfigResource.topic("fastq-mirror.lanes.internal")
         admin.set_configs(resource, {"cleanup.policy": "delete"})
         with pytest.raises(ConfigError, match=r"cleanup\.policy=delete"):
@@ -256,7 +257,7 @@ def test_configs_that_the_source_does_not_tell_are_left_alone(
     source.fail("DescribeConfigs", error="TOPIC_AUTHORIZATION_FAILED", times=None)
     try:
         with running(configured(brokers, [name])), Admin(bootstrap_servers=target.bootstrap_servers) as admin:
-            wait_for(lambda: values_of(target, f"A.{name}") == [b"x"])
+            until(lambda: values_of(target, f"A.{name}") == [b"x"])
             resource = ConfigResource.topic(f"A.{name}")
             assert admin.describe_configs([resource]).results()[resource]["retention.ms"].value == "123456789"
     finally:
@@ -273,13 +274,13 @@ def test_who_has_copied_open_transactions_goes_on_behind_them(
         producer.begin_transaction()
         producer.send(name, b"open", partition=0).result()
         with running(configured(brokers, [name], read_committed=False)):
-            wait_for(lambda: values_of(target, f"A.{name}") == [b"open"])
+            until(lambda: values_of(target, f"A.{name}") == [b"open"])
         with running(configured(brokers, [name])) as mirror:
-            wait_for(lambda: any(TopicPartition(name, 0) in lane.counts.lag for lane in mirror.lanes.values()))
+            until(lambda: any(TopicPartition(name, 0) in lane.counts.lag for lane in mirror.lanes.values()))
             assert not any(lane.failed for lane in mirror.lanes.values())
             producer.commit_transaction()
             sent(source, name, b"next")
-            wait_for(lambda: values_of(target, f"A.{name}") == [b"open", b"next"])
+            until(lambda: values_of(target, f"A.{name}") == [b"open", b"next"])
 
 
 def test_another_cluster_under_the_alias_is_refused(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
@@ -287,7 +288,7 @@ def test_another_cluster_under_the_alias_is_refused(brokers: tuple[Broker, Broke
     name = new_topic_name()
     made(source, name, b"x")
     with running(configured(brokers, [name], alias="alias")):
-        wait_for(lambda: values_of(target, f"alias.{name}") == [b"x"])
+        until(lambda: values_of(target, f"alias.{name}") == [b"x"])
     with Broker(in_memory=True) as other, pytest.raises(ConfigError, match="is of the cluster"):
         Mirror(configured((other, target), [name], alias="alias")).run()
 
@@ -301,7 +302,7 @@ def test_records_without_a_time_arrive_and_are_the_same(brokers: tuple[Broker, B
         assert produce(connection, name, batch(b"1970", timestamp_ms=0)).error_code == 0
     config = configured(brokers, [name])
     with running(config):
-        wait_for(lambda: values_of(target, f"A.{name}") == [b"timed", b"untimed", b"too", b"1970"])
+        until(lambda: values_of(target, f"A.{name}") == [b"timed", b"untimed", b"too", b"1970"])
     assert [c.result for c in compare_all(config, [name])] == ["same"]
     assert records_of(target, f"A.{name}")[3][1] == 0
 
@@ -314,10 +315,10 @@ def test_what_is_wrong_with_a_transaction_leaves_no_partition_out(
     name = new_topic_name()
     made(source, name, b"0")
     with running(configured(brokers, [name], heartbeat_interval_ms=0)) as mirror:
-        wait_for(lambda: values_of(target, f"A.{name}") == [b"0"])
+        until(lambda: values_of(target, f"A.{name}") == [b"0"])
         target.fail("Produce", error=error)
         sent(source, name, b"1")
-        wait_for(lambda: values_of(target, f"A.{name}") == [b"0", b"1"])
+        until(lambda: values_of(target, f"A.{name}") == [b"0", b"1"])
         assert not any(lane.failed for lane in mirror.lanes.values())
 
 
@@ -330,11 +331,11 @@ def test_a_record_that_cannot_be_sent_holds_only_its_partition_up(
     made(source, name, b"x" * 200_000)
     made(source, other, partitions=2)  # one of them in the same lane
     with running(configured(brokers, [name, other])) as mirror:
-        wait_for(lambda: any(TopicPartition(name, 0) in lane.failed for lane in mirror.lanes.values()))
+        until(lambda: any(TopicPartition(name, 0) in lane.failed for lane in mirror.lanes.values()))
         with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
             for partition in range(2):
                 producer.send(other, b"y", partition=partition).result()
-        wait_for(lambda: values_of(target, f"A.{other}") == [b"y", b"y"])
+        until(lambda: values_of(target, f"A.{other}") == [b"y", b"y"])
 
 
 def test_a_record_that_fits_only_compressed_says_what_to_set(
@@ -349,13 +350,13 @@ def test_a_record_that_fits_only_compressed_says_what_to_set(
         producer.send(name, b"x" * 2_000_000).result()
     config = configured(brokers, [name])
     with running(config) as mirror:
-        wait_for(lambda: any(lane.failed for lane in mirror.lanes.values()))
+        until(lambda: any(lane.failed for lane in mirror.lanes.values()))
         ((_, failure),) = [item for lane in mirror.lanes.values() for item in lane.failed.items()]
     assert 'set producer.compression.type = "zstd" in [target]' in failure.reason
     assert f"fastq configs set --topic A.{name} max.message.bytes=" in failure.reason
     side = config.target._replace(producer={"compression_type": "gzip"})
     with running(config._replace(target=side)):
-        wait_for(lambda: values_of(target, f"A.{name}") == [b"x" * 2_000_000])
+        until(lambda: values_of(target, f"A.{name}") == [b"x" * 2_000_000])
 
 
 @pytest.mark.parametrize("is_same_epoch", [True, False])
@@ -375,7 +376,7 @@ def test_a_source_that_was_cut_off_and_has_grown_again_while_the_mirror_was_off(
     sent_alone(b"old", 10)
     config = configured(brokers, [name])
     with running(config):
-        wait_for(lambda: len(values_of(target, f"A.{name}")) == 10)
+        until(lambda: len(values_of(target, f"A.{name}")) == 10)
     mark = read_state(config.target, state_topic("A"), [0, 1]).progress[tp].mark
     assert mark is not None and mark.end == 10 and mark.epoch >= 0 and mark.time_ms > 0
     with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
@@ -386,7 +387,7 @@ def test_a_source_that_was_cut_off_and_has_grown_again_while_the_mirror_was_off(
             ends = {tp: (0, 6)}
             patched.setattr(SourceReader, "epoch_ends", lambda self, asked: {p: ends.get(p, (-1, -1)) for p in asked})
         with running(config) as mirror:
-            wait_for(lambda: any(tp in lane.failed for lane in mirror.lanes.values()))
+            until(lambda: any(tp in lane.failed for lane in mirror.lanes.values()))
             (failure,) = [lane.failed[tp] for lane in mirror.lanes.values() if tp in lane.failed]
         first = 9 if is_same_epoch else 6  # in the same epoch it is the last record alone that shows it
         assert f"the source has lost what it had, from offset {first} on" in failure.reason
@@ -395,7 +396,7 @@ def test_a_source_that_was_cut_off_and_has_grown_again_while_the_mirror_was_off(
         assert len(values_of(target, f"A.{name}")) == 10
         with running(configured(brokers, [name], on_gap="continue")):
             expected = [b"old %d" % i for i in range(10)] + [b"new %d" % i for i in range(first - 6, 8)]
-            wait_for(lambda: values_of(target, f"A.{name}") == expected)
+            until(lambda: values_of(target, f"A.{name}") == expected)
 
 
 def test_a_partition_without_a_leader_holds_no_other_up(
@@ -418,7 +419,7 @@ def test_a_partition_without_a_leader_holds_no_other_up(
     monkeypatch.setattr(Consumer, "beginning_offsets", beginning_offsets)
     config = configured(brokers, [name], alias="offline")
     with running(config):
-        wait_for(lambda: values_of(target, f"offline.{name}") == [b"1", b"2", b"3"])
+        until(lambda: values_of(target, f"offline.{name}") == [b"1", b"2", b"3"])
     (row,) = [p for p in status(config, 0.0).partitions if p.partition == offline]
     assert row.state.startswith("unknown") and row.lag is None
     found = fail_over(config)
@@ -430,7 +431,7 @@ def test_a_heartbeat_that_is_none_hides_no_other(brokers: tuple[Broker, Broker],
     _, target = brokers
     config = configured(brokers, [new_topic_name()], heartbeat_interval_ms=50)
     with running(config):
-        wait_for(lambda: heartbeat_age_s(config) is not None)
+        until(lambda: heartbeat_age_s(config) is not None)
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
         producer.send("A.heartbeats", b"none", b"somebody's").result()
     assert heartbeat_age_s(config) is not None
@@ -445,7 +446,7 @@ def test_records_of_others_in_its_memory_are_passed_over_and_broken_ones_told(
     made(source, name, b"x")
     config = configured(brokers, [name], alias="memory", lanes=1)
     with running(config):
-        wait_for(lambda: values_of(target, f"memory.{name}") == [b"x"])
+        until(lambda: values_of(target, f"memory.{name}") == [b"x"])
     topic = state_topic("memory")
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
         producer.send(topic, b"{}", b"not ours").result()
@@ -475,7 +476,7 @@ def test_access_controls_are_looked_at_and_a_side_without_an_authorizer_is_told_
     made(brokers[0], name)
     caplog.set_level("INFO", "fastq.mirror")
     with running(configured(brokers, [name], alias="acls", acl_interval_ms=1)):
-        wait_for(lambda: len([targets for targets in rounds if name in targets]) > 2)
+        until(lambda: len([targets for targets in rounds if name in targets]) > 2)
     assert rounds[-1][name] == f"acls.{name}"
     assert [r.getMessage() for r in caplog.records if "has no authorizer" in r.getMessage()] == [
         "acls has no authorizer: access controls (ACLs) of topics are not copied"
@@ -489,10 +490,10 @@ def test_heartbeats_go_on_when_their_topic_was_deleted(
     source, _ = brokers
     config = configured(brokers, [new_topic_name()], alias="beat", heartbeat_interval_ms=50)
     with running(config), Admin(bootstrap_servers=source.bootstrap_servers) as admin:
-        wait_for(lambda: heartbeat_age_s(config) is not None)
+        until(lambda: heartbeat_age_s(config) is not None)
         old = admin.describe_topic("heartbeats").topic_id
         deleted(source, "heartbeats")
-        wait_for(lambda: "heartbeats" in admin.list_topics())
+        until(lambda: "heartbeats" in admin.list_topics())
         assert admin.describe_topic("heartbeats").topic_id != old
 
 

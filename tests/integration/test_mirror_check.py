@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mirrors import configured, cut_off, records_of, running, values_of, wait_for, wait_for_records
+from mirrors import configured, cut_off, records_of, running, values_of, wait_for_records
+from waiting import until
 
 from fastq import Admin, Producer, TopicPartition
 from fastq.mirror import comparison
@@ -108,11 +109,11 @@ def test_what_is_copied_meanwhile_is_compared_as_well(
         found = bounds(*arguments)
         for value in (b"meanwhile", b"once more"):
             send(source, name, value, b"k")
-        wait_for(lambda: values_of(target, f"{alias}.{name}")[-1:] == [b"once more"])
+        until(lambda: values_of(target, f"{alias}.{name}")[-1:] == [b"once more"])
         return found
 
     with running(config):
-        wait_for(lambda: values_of(target, f"{alias}.{name}") == [b"before"])
+        until(lambda: values_of(target, f"{alias}.{name}") == [b"before"])
         monkeypatch.setattr(comparison, "_bounds", late)
         found = checked(config, name)
     assert (found.result, found.compared) == ("same", 1 if configs else 3), found
@@ -127,7 +128,7 @@ def test_what_others_write_after_a_fail_over_is_none_of_the_mirrors(
     made(source, name)
     send(source, name, b"copied")
     with running(config):
-        wait_for(lambda: values_of(target, f"over.{name}") == [b"copied"])
+        until(lambda: values_of(target, f"over.{name}") == [b"copied"])
     fail_over(config)
     send(target, f"over.{name}", b"anybody's")
     assert (checked(config, name).result, checked(config, name).compared) == ("same", 1)

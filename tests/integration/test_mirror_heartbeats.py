@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mirrors import running, wait_for
+from mirrors import running
+from waiting import until
 
 from fastq import Admin, Producer, TopicPartition
 from fastq.admin import OffsetSpec
@@ -52,7 +53,7 @@ def run_until_heartbeats_arrive(mirror: MirrorConfig, copy: str) -> None:
         return end_in_target(mirror, copy) > max(before, 0) and end_in_target(mirror, "orders") >= 0
 
     with running(mirror):
-        wait_for(arrived)
+        until(arrived)
         (told,) = compare_all(mirror, [HEARTBEATS])
         assert told.result == "same", told
 

@@ -8,7 +8,8 @@ import urllib.request
 from typing import Any
 
 import pytest
-from mirrors import WAIT_S, configured, running, wait_for
+from mirrors import WAIT_S, configured, running
+from waiting import until
 
 from fastq import Admin, Producer
 from fastq.cli.mirror import address
@@ -52,23 +53,23 @@ def test_lag_rates_and_what_a_process_has_done_are_served(new_topic_name: Any) -
             producer.send_many(name, [b"%d" % i for i in range(10)], partition=0).result()
             port = exporter.serve()
             at = f'{{,topic="{name}",partition="0"}}'
-            wait_for(lambda: read(port).get(f"fastq_mirror_next_offset{at}") == 10)
+            until(lambda: read(port).get(f"fastq_mirror_next_offset{at}") == 10)
             found = read(port)
             assert found[f"fastq_mirror_lag_records{at}"] == found[f"fastq_mirror_lag_seconds{at}"] == 0
             assert found[f"fastq_mirror_stopped{at}"] == 0 and found["fastq_mirror_look_ok{}"] == 1
             assert found["fastq_mirror_records_total{}"] >= 10 and found["fastq_mirror_transactions_total{}"] >= 1
-            wait_for(lambda: read(port)["fastq_mirror_chunks_total{}"] > 0)
+            until(lambda: read(port)["fastq_mirror_chunks_total{}"] > 0)
             found = read(port)
             assert found["fastq_mirror_bytes_total{}"] >= 10 and found["fastq_mirror_transaction_seconds_total{}"] > 0
             assert 0 < found["fastq_mirror_latency_seconds_total{}"] < WAIT_S * found["fastq_mirror_chunks_total{}"]
             assert found["fastq_mirror_lanes{}"] == 2 and found["fastq_mirror_failed_over{}"] == 0
             assert found["fastq_mirror_failures_total{}"] == found["fastq_mirror_refused_topics{}"] == 0
-            wait_for(lambda: "fastq_mirror_heartbeat_age_seconds{}" in read(port))
+            until(lambda: "fastq_mirror_heartbeat_age_seconds{}" in read(port))
             gone[0] = True
-            wait_for(lambda: read(port)["fastq_mirror_look_ok{}"] == 0)
+            until(lambda: read(port)["fastq_mirror_look_ok{}"] == 0)
             assert f"fastq_mirror_lag_records{at}" not in read(port)
             gone[0] = False
-            wait_for(lambda: read(port)["fastq_mirror_look_ok{}"] == 1)
+            until(lambda: read(port)["fastq_mirror_look_ok{}"] == 1)
 
 
 @pytest.mark.parametrize("offsets", ["translated", "same"])
@@ -96,7 +97,7 @@ def test_the_age_of_what_lags_is_told_however_much_it_is_and_read_once(
             for n in range(partitions):
                 producer.send(name, b"copied", partition=n, timestamp_ms=now - 500_000).result()
             with running(config) as mirror:
-                wait_for(lambda: mirror.records >= partitions)
+                until(lambda: mirror.records >= partitions)
             for n in range(partitions):  # batches that are larger than what is asked of each, and more behind them
                 for age_ms in (400_000, 1000):
                     value = bytes(150_000) if n % 2 else b"small"

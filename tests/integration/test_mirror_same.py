@@ -8,8 +8,9 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from mirrors import cut_off, running, wait_for
+from mirrors import cut_off, running
 from same_mirrors import ends_of, left_out, read, same, stable_end, two_brokers, values, wait_for_same, written
+from waiting import until
 
 from fastq import Admin, Producer, TopicPartition
 from fastq._native.records import build_batch
@@ -95,7 +96,7 @@ def test_transactions_and_what_they_have_aborted_are_the_same(
             assert ends[0] == ends[1]
             producer.commit_transaction()
         wait_for_same(config, name)
-        wait_for(lambda: values(config, "target", name, "read_committed")[-1] == b"open")
+        until(lambda: values(config, "target", name, "read_committed")[-1] == b"open")
         levels = ("read_committed", "read_uncommitted")
         assert [values(config, "target", name, level) for level in levels] == [
             values(config, "source", name, level) for level in levels
@@ -121,10 +122,10 @@ def test_gaps_of_compaction_stay(brokers: tuple[Broker, Broker], new_topic_name:
                 records = sum(1 for _ in values(config, "source", name, "read_uncommitted"))
                 return records < stable_end(config, "source", name) - 20
 
-            wait_for(has_gaps)
+            until(has_gaps)
         admin.set_configs(ConfigResource.topic(name), {"min.cleanable.dirty.ratio": "1.0"})
     with running(config):
-        wait_for(lambda: stable_end(config, "target", name) == stable_end(config, "source", name))
+        until(lambda: stable_end(config, "target", name) == stable_end(config, "source", name))
         assert main(["mirror", "check", "--topic", name, "--config", written(config)]) == 0
     last = [{r.key: (r.offset, r.value) for r in read(config, side, name)} for side in ("source", "target")]
     assert last[0] == last[1]
@@ -149,10 +150,10 @@ def test_the_logs_start_follows_the_sources(brokers: tuple[Broker, Broker], new_
             return side.list_offsets({tp: OffsetSpec.EARLIEST})[tp].result().offset
 
         with running(config):
-            wait_for(lambda: name in there.list_topics() and begin(there) >= 4)
-            wait_for(lambda: ends_of(config, name) == 10)  # what is deleted before it was copied stops the mirror
+            until(lambda: name in there.list_topics() and begin(there) >= 4)
+            until(lambda: ends_of(config, name) == 10)  # what is deleted before it was copied stops the mirror
             admin.delete_records({tp: 7}).results()
-            wait_for(lambda: begin(there) >= 7)
+            until(lambda: begin(there) >= 7)
             assert stable_end(config, "target", name) == 10
 
 
@@ -179,9 +180,9 @@ def test_groups_have_the_same_numbers(brokers: tuple[Broker, Broker], new_topic_
             )
 
         with running(config):
-            wait_for(lambda: committed() == (7, "a word"))
+            until(lambda: committed() == (7, "a word"))
             admin.alter_group_offsets(name, {tp: 100}).results()  # nothing is there yet
-            wait_for(lambda: committed() == (10, ""))
+            until(lambda: committed() == (10, ""))
 
 
 def test_with_start_latest_a_topic_that_is_deleted_in_the_target_is_copied_from_where_it_was_begun(
@@ -199,13 +200,13 @@ def test_with_start_latest_a_topic_that_is_deleted_in_the_target_is_copied_from_
         admin.create_topic(name, 1)
         producer.send(name, b"before", partition=0).result()
         with running(config) as mirror:
-            wait_for(lambda: any(tp in lane.counts.lag for lane in list(mirror.lanes.values())))
+            until(lambda: any(tp in lane.counts.lag for lane in list(mirror.lanes.values())))
             producer.send(name, b"first", partition=0).result()
-            wait_for(lambda: ends_of(config, name) == 2)
+            until(lambda: ends_of(config, name) == 2)
         there.delete_topics([name]).results()
         producer.send(name, b"meanwhile", partition=0).result()
         with running(config):
-            wait_for(lambda: name in there.list_topics() and ends_of(config, name) == 3)
+            until(lambda: name in there.list_topics() and ends_of(config, name) == 3)
         assert [(r.offset, r.value) for r in read(config, "target", name)] == [(1, b"first"), (2, b"meanwhile")]
 
 
@@ -225,7 +226,7 @@ def test_a_source_that_has_lost_records_stops_the_partition_or_cuts_the_target(
             wait_for_same(config, name)
         cut_off(config, admin, tp, 5)
         with running(config) as mirror:
-            wait_for(lambda: any("lost what it had from offset 5" in f.reason for f in left_out(mirror, tp)))
+            until(lambda: any("lost what it had from offset 5" in f.reason for f in left_out(mirror, tp)))
             assert stable_end(config, "target", name) == 8
         with running(same(brokers, name, int(config.source.alias[1:]), on_gap="continue")):
             wait_for_same(config, name)
@@ -255,7 +256,7 @@ def test_other_records_at_the_same_offsets_and_in_the_same_epoch_are_noticed(
         for i in range(30):
             producer.send(name, b"another %d" % i, partition=0).result()
     with running(config) as mirror:
-        wait_for(lambda: any("lost what it had from offset 13" in f.reason for f in left_out(mirror, tp)))
+        until(lambda: any("lost what it had from offset 13" in f.reason for f in left_out(mirror, tp)))
     with running(same(brokers, name, int(config.source.alias[1:]), on_gap="continue")):
         wait_for_same(config, name)
 
@@ -280,9 +281,7 @@ def test_a_topic_that_is_there_already_is_left_alone(brokers: tuple[Broker, Brok
             producer.send(name, b"own", partition=0).result()
     config = same(brokers, name)
     with running(config) as mirror:
-        wait_for(
-            lambda: any("it is not mirrored from 'A" in f.reason for f in left_out(mirror, TopicPartition(name, 0)))
-        )
+        until(lambda: any("it is not mirrored from 'A" in f.reason for f in left_out(mirror, TopicPartition(name, 0))))
     assert values(config, "target", name, "read_uncommitted") == [b"own"]
 
 
@@ -315,7 +314,7 @@ def test_what_changes_a_mirrored_topic_is_refused_and_its_partitions_follow_the_
                 transactional.send(name, b"mine", partition=0).result()
             transactional.abort_transaction()
             admin.create_partitions({name: 2}).results()
-            wait_for(lambda: len(there.describe_topic(name).partitions) == 2)
+            until(lambda: len(there.describe_topic(name).partitions) == 2)
             producer.send(name, b"two", partition=1).result()
             wait_for_same(config, name, 2)
         fail_over(config)
@@ -424,7 +423,7 @@ def test_a_source_topic_that_was_made_anew_is_refused_until_the_targets_is_delet
             producer.send(name, b"after", partition=0).result()
             producer.send(name, b"after that", partition=0).result()
     with running(config) as mirror, Admin(bootstrap_servers=target.bootstrap_servers) as there:
-        wait_for(lambda: any("made anew. Delete it in the target" in f.reason for f in left_out(mirror, tp)))
+        until(lambda: any("made anew. Delete it in the target" in f.reason for f in left_out(mirror, tp)))
         assert values(config, "target", name, "read_uncommitted") == [b"before"]
         there.delete_topics([name]).results()
         wait_for_same(config, name)
@@ -470,12 +469,12 @@ def test_a_transaction_whose_end_the_source_has_deleted_holds_nobody_up(
         admin.delete_records({tp: 3}).results()
         other.send(name, b"there").result()
         with running(config):
-            wait_for(lambda: values(config, "target", name, "read_uncommitted") == [b"there"])
+            until(lambda: values(config, "target", name, "read_uncommitted") == [b"there"])
             if goes_on:
                 producer.send(name, b"last")
                 producer.abort_transaction()
                 wait_for_same(config, name)
-            wait_for(lambda: stable_end(config, "source", name) == stable_end(config, "target", name))
+            until(lambda: stable_end(config, "source", name) == stable_end(config, "target", name))
         for level in ("read_committed", "read_uncommitted"):
             assert values(config, "target", name, level) == values(config, "source", name, level)
 
@@ -501,8 +500,8 @@ def test_a_gap_is_passed_over_by_all_nodes_of_a_cluster(new_topic_name: Any) -> 
             admin.delete_records({TopicPartition(name, 0): 3}).results()
             other.send(name, b"there").result()
         with running(config):
-            wait_for(lambda: values(config, "target", name, "read_committed") == [b"there"])
+            until(lambda: values(config, "target", name, "read_committed") == [b"there"])
         for _ in range(2):
             target.change_leader(name, 0)
-            wait_for(lambda: stable_end(config, "target", name) == 4)
+            until(lambda: stable_end(config, "target", name) == 4)
             assert values(config, "target", name, "read_committed") == [b"there"]

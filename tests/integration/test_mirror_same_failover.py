@@ -7,8 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from mirrors import running, wait_for
+from mirrors import running
 from same_mirrors import ends_of, same, stable_end, two_brokers, values, wait_for_same, written
+from waiting import until
 
 from fastq import Admin, Producer, TopicPartition
 from fastq.admin import OffsetSpec
@@ -225,7 +226,7 @@ def test_a_transaction_that_is_open_in_the_former_source_cannot_be_committed_aft
         ):  # once the mirror has brought the end: until then Kafka's answer is CONCURRENT_TRANSACTIONS
             producer.commit_transaction()
         wait_for_same(back, name)
-        wait_for(lambda: stable_end(config, "source", name) == stable_end(config, "target", name))
+        until(lambda: stable_end(config, "source", name) == stable_end(config, "target", name))
     for side in ("source", "target"):
         assert values(config, side, name, "read_committed") == []
     with Producer(config.source.common, transactional_id=name) as again:
@@ -248,7 +249,7 @@ def test_a_transaction_that_ends_while_a_fail_back_looks_keeps_its_end(
     monkeypatch.setattr(same_failover, "_differences", looked)
     with pytest.raises(ConfigError, match="is being committed" if commit else "another reason"):
         fail_back(config)
-    wait_for(lambda: stable_end(config, "source", name) == 2)  # the record, and the marker
+    until(lambda: stable_end(config, "source", name) == 2)  # the record, and the marker
     assert values(config, "source", name, "read_committed") == ([b"open"] if commit else [])
 
 
@@ -285,7 +286,7 @@ def test_a_fail_back_with_partitions_that_one_side_alone_has(
         fail_back(config)
         back = reversed_config(config)
         with running(back):
-            wait_for(lambda: len(admin.describe_topic(name).partitions) == 2)
+            until(lambda: len(admin.describe_topic(name).partitions) == 2)
             wait_for_same(back, name, 2)
 
 
@@ -367,7 +368,7 @@ def test_a_fail_back_whose_abort_has_been_deleted_leaves_no_transaction_open(
         admin.delete_records({tp: end}).results()
         other.send(name, b"there").result()
         with running(back):
-            wait_for(lambda: values(config, "source", name, "read_committed") == [b"there"])
+            until(lambda: values(config, "source", name, "read_committed") == [b"there"])
     with Producer(config.source.common, transactional_id=name) as again:
         again.begin_transaction()
         again.commit_transaction()

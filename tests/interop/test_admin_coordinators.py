@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import confluent_kafka
 import pytest
+from waiting import until
 
 from fastq import Admin, TopicPartition
 from fastq.admin import OffsetReset
@@ -52,13 +53,6 @@ def member(servers: str, group: str, topic: str, protocol: str, **config: str) -
     return consumer
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "still not so after 30 s"
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_the_life_of_a_group(servers: str, make_topic: Make, admin: Admin, protocol: str) -> None:
     topic, group = make_topic(servers, partitions=2), f"group-{uuid.uuid4().hex[:8]}"
@@ -68,7 +62,7 @@ def test_the_life_of_a_group(servers: str, make_topic: Make, admin: Admin, proto
         admin.describe_group(group)
     consumer = member(servers, group, topic, protocol, group_instance_id="worker-1")
     consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 4)], asynchronous=False)
-    wait_until(lambda: admin.describe_group(group).state == "Stable")
+    until(lambda: admin.describe_group(group).state == "Stable")
     described = admin.describe_group(group)
     assert (described.type, described.protocol_type, described.is_active) == (protocol, "consumer", True)
     (only,) = described.members
@@ -87,7 +81,7 @@ def test_the_life_of_a_group(servers: str, make_topic: Make, admin: Admin, proto
         assert not admin.remove_members(group, instance_ids=["worker-1"]).errors
     else:
         admin.remove_members(group, instance_ids=["worker-1"])
-    wait_until(lambda: admin.describe_group(group).state == "Empty" or protocol == "consumer")
+    until(lambda: admin.describe_group(group).state == "Empty" or protocol == "consumer")
     if protocol == "consumer":  # the broker keeps a static member for its session's time
         return
     assert {tp: o.offset for tp, o in admin.list_group_offsets(group).results().items() if o} == {zero: 4}
@@ -153,7 +147,7 @@ def test_transactions(servers: str, make_topic: Make, admin: Admin) -> None:
     assert (fenced.producer_id, fenced.producer_epoch > described.producer_epoch) == (described.producer_id, True)
     with pytest.raises(confluent_kafka.KafkaException):
         producer.commit_transaction(30)
-    wait_until(lambda: admin.describe_producers([place])[place].result()[0].transaction_start_offset is None)
+    until(lambda: admin.describe_producers([place])[place].result()[0].transaction_start_offset is None)
     assert admin.describe_transactions([id_])[id_].result().start_ms is None
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from waiting import until
 
 from fastq import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, KafkaError, Producer, TopicPartition
 from fastq.admin import ConfigResource, ConfigSource, OffsetSpec, ResourceType
@@ -16,14 +17,6 @@ from fastq.errors import InvalidConfig
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 BASE_MS = 1_700_000_000_000
 METADATA_TIMEOUT_S = 60.0
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    """Wait until it holds: Apache Kafka answers an admin request before its metadata cache tells of the change."""
-    deadline = time.monotonic() + METADATA_TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -149,9 +142,9 @@ def test_admin(servers: str, new_topic_name: Callable[[], str]) -> None:
         admin.create_topic(name, partitions=2, replication_factor=1, configs={"retention.ms": "12345"})
         with pytest.raises(KafkaError, match=r"already exists|TOPIC_ALREADY_EXISTS"):
             admin.create_topic(name, partitions=2, replication_factor=1)
-        eventually(lambda: name in admin.list_topics())
+        until(lambda: name in admin.list_topics())
         admin.create_partitions({name: 4}).results()
-        eventually(lambda: len(admin.describe_topic(name).partitions) == 4)
+        until(lambda: len(admin.describe_topic(name).partitions) == 4)
         cluster = admin.describe_cluster()
         assert cluster.nodes
         with Producer(bootstrap_servers=servers) as producer:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from under_test import broker_under_test
+from waiting import until
 
 from fastq import Admin, AsyncConsumer, Consumer, Producer, Record, TopicPartition
 from fastq.consumer import OffsetAndMetadata, RebalanceListener
@@ -202,13 +203,6 @@ class Member(threading.Thread):
         self.stopping.set()
         self.join(WAIT_S)
         assert not self.is_alive() and self.failed is None, self.failed
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def held(members: list[Member]) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import apache_kafka
 import pytest
-from mirrors import wait_for
+from waiting import until
 
 from fastq.admin import Acl, AclFilter, AclOperation, AclPatternType, AclPermission, AclResourceType, Admin
 from fastq.cli import main
@@ -67,9 +67,9 @@ def settle(admin: Admin) -> None:
     last = Acl(GROUP, "settled", "User:nobody", READ)
     wanted = AclFilter(name=last.name)
     admin.create_acls([last]).results()
-    wait_for(lambda: admin.describe_acls(wanted) == [last])
+    until(lambda: admin.describe_acls(wanted) == [last])
     admin.delete_acls([wanted]).results()
-    wait_for(lambda: admin.describe_acls(wanted) == [])
+    until(lambda: admin.describe_acls(wanted) == [])
 
 
 def test_the_admin_client_makes_finds_and_deletes_them(servers: str) -> None:
@@ -296,12 +296,12 @@ def test_the_console_makes_shows_and_deletes_them(servers: str, admin: Admin) ->
             made = Acl(TOPIC, "team-", "User:alice", READ, pattern_type=PREFIXED)
             other = Acl(TOPIC, "team-", "User:alice", WRITE, DENY, "10.0.0.1")
             admin.create_acls([other]).results()
-            wait_for(lambda: admin.describe_acls() == sorted([made, other], key=lambda acl: acl.pattern_type))
+            until(lambda: admin.describe_acls() == sorted([made, other], key=lambda acl: acl.pattern_type))
             text = browser.get(page, params={"q": "ALICE"}).text
             assert "and all that begin so" in text and ">deny<" in text and "10.0.0.1" in text
             assert "no access control has bob" in browser.get(page, params={"q": "bob"}).text
             assert browser.submit(page, f"{page}/delete", **fields, host="*").status_code == 200
-            wait_for(lambda: admin.describe_acls() == [other])
+            until(lambda: admin.describe_acls() == [other])
             again = browser.submit(page, f"{page}/delete", **fields, host="*")
             assert again.status_code == 400 and "nothing was deleted" in again.text
             refused = browser.submit(page, f"{page}/create", **{**fields, "kind": "CLUSTER", "operation": "ALTER"})

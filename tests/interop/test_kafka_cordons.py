@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import apache_kafka
 import pytest
 from test_brokers_under_kafka import formatted, free_ports, node, ready, with_suppressed
 from test_kafka_controller import started
+from waiting import until
 
 from fastq import Admin
 from fastq.admin import ConfigResource, NewTopic, TopicPartitionReplica
@@ -46,13 +46,6 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         properties = {"log.dirs": f"{tmp_path / 'one'},{tmp_path / 'two'}"}
         with apache_kafka.ApacheKafka(tmp_path / "one", heap="512m", properties=properties) as kafka:
             yield kafka.bootstrap_servers
-
-
-def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Cordons:

@@ -6,7 +6,6 @@ Rules: a tool costs a start of a JVM, so what does not depend on another runs be
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -15,6 +14,7 @@ from typing import Any
 
 import apache_kafka
 import pytest
+from waiting import until
 
 from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq.admin import ResourceType
@@ -180,12 +180,6 @@ def test_java_and_ours_in_one_group(servers: str, topic: str, kind: str) -> None
                 producer.send(topic, b"for Java", partition=other["partition"]).result(30)
             wait_for(lines, consumer, "offsets_committed")
         until(lambda: consumer.poll(timeout=0.1) == [] and len(consumer.assignment()) == 2)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline
 
 
 def wait_for(lines: list[str], consumer: Consumer, name: str) -> dict[str, Any]:

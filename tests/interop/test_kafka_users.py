@@ -13,7 +13,7 @@ from typing import Any
 
 import apache_kafka
 import pytest
-from mirrors import wait_for
+from waiting import until
 
 from fastq.admin import (
     Admin,
@@ -95,7 +95,7 @@ def admin(listeners: tuple[str, str]) -> Iterator[Admin]:
                 for found in outcome.result()
             ]
         ).results()
-        wait_for(lambda: not admin.describe_client_quotas() and not admin.describe_user_scram_credentials())
+        until(lambda: not admin.describe_client_quotas() and not admin.describe_user_scram_credentials())
         yield admin
 
 
@@ -138,7 +138,7 @@ def test_passwords_of_either_side_log_in_by_the_clients_of_both(
         "alice": (ScramCredentialInfo(SHA_256, 8192), ScramCredentialInfo(SHA_512, 4096)),
         "bob": (ScramCredentialInfo(SHA_512, 4096),),
     }
-    wait_for(lambda: admin.describe_user_scram_credentials().results() == told)
+    until(lambda: admin.describe_user_scram_credentials().results() == told)
     printed = run(tools, KAFKAS, "--bootstrap-server", servers, "--describe", "--entity-type", "users")
     shown = {user: set(of.split(", ")) for user, of in re.findall(r"user-principal '(\w+)' are (.*)", printed)}
     assert shown == {
@@ -146,9 +146,9 @@ def test_passwords_of_either_side_log_in_by_the_clients_of_both(
         "bob": {"SCRAM-SHA-512=iterations=4096"},
     }
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-        wait_for(lambda mechanism=mechanism: logs_in(login, "alice", password, mechanism))
+        until(lambda mechanism=mechanism: logs_in(login, "alice", password, mechanism))
         assert not logs_in(login, "alice", f"{password}s", mechanism)
-    wait_for(lambda: logs_in(login, "bob", "builder", "SCRAM-SHA-512"))
+    until(lambda: logs_in(login, "bob", "builder", "SCRAM-SHA-512"))
     # Kafka's own client, by what we have made of the password.
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -172,7 +172,7 @@ def test_passwords_of_either_side_log_in_by_the_clients_of_both(
     assert "alice" in described and "Exception" not in described, described
     one = UserScramCredentialDeletion("alice", SHA_256)
     admin.alter_user_scram_credentials([one]).results()
-    wait_for(lambda: not logs_in(login, "alice", password, "SCRAM-SHA-256"))
+    until(lambda: not logs_in(login, "alice", password, "SCRAM-SHA-256"))
     assert logs_in(login, "alice", password, "SCRAM-SHA-512")
 
 
@@ -192,7 +192,7 @@ def test_errors_are_those_of_their_users(admin: Admin) -> None:
         "twice": DuplicateResource,
     }
     assert list(outcomes) == ["many", "nobody", "twice", "good"]
-    wait_for(lambda: list(admin.describe_user_scram_credentials()) == ["good"])
+    until(lambda: list(admin.describe_user_scram_credentials()) == ["good"])
     asked = admin.describe_user_scram_credentials(["nobody", "good"])
     assert list(asked.errors) == ["nobody"] and isinstance(asked.errors["nobody"], ResourceNotFound)
     assert asked["good"].result() == (ScramCredentialInfo(SHA_256, 4096),)
@@ -215,7 +215,7 @@ def test_quotas_of_either_side_are_the_same(
     admin.alter_client_quotas(wanted, validate_only=True).results()
     assert admin.describe_client_quotas() == {}
     admin.alter_client_quotas(wanted).results()
-    wait_for(lambda: admin.describe_client_quotas() == wanted)
+    until(lambda: admin.describe_client_quotas() == wanted)
     printed = run(tools, KAFKAS, "--bootstrap-server", servers, "--describe", "--entity-type", "users")
     assert sorted(re.findall(r"(\w+)=([\d.E]+)", printed)) == [
         ("consumer_byte_rate", "5.0"), ("producer_byte_rate", "1000000.0"), ("request_percentage", "12.5"),
@@ -235,12 +235,12 @@ def test_quotas_of_either_side_are_the_same(
         {odd: {"producer_byte_rate": 1.0}, alice: {"nonsense": 1.0}, her_app: {"controller_mutation_rate": None}}
     )
     assert {of: type(error) for of, error in outcomes.errors.items()} == {odd: InvalidRequest, alice: InvalidRequest}
-    wait_for(lambda: her_app not in admin.describe_client_quotas())
+    until(lambda: her_app not in admin.describe_client_quotas())
     with pytest.raises(FastqError):
         admin.describe_client_quotas(ClientQuotaFilter({"team": "a"}))
 
     fastq(capsys, servers, "configs set --client app consumer_byte_rate=2048 request_percentage=1.5")
-    wait_for(lambda: len(fastq(capsys, servers, "configs show --client app")) == 2)
+    until(lambda: len(fastq(capsys, servers, "configs show --client app")) == 2)
     assert [(row["name"], row["value"]) for row in fastq(capsys, servers, "configs show --client app")] == [
         ("consumer_byte_rate", 2048), ("request_percentage", 1.5),
     ]  # fmt: skip
@@ -250,7 +250,7 @@ def test_quotas_of_either_side_are_the_same(
     assert [row["name"] for row in fastq(capsys, servers, "configs list --type user")] == ["<default>", "alice"]
     assert fastq(capsys, servers, "configs list --type ip") == [{"type": "ip", "name": "10.0.0.1"}]
     fastq(capsys, servers, "configs set --ip 10.0.0.1 connection_creation_rate=")
-    wait_for(lambda: fastq(capsys, servers, "configs list --type ip") == [])
+    until(lambda: fastq(capsys, servers, "configs list --type ip") == [])
 
 
 def test_the_command_sets_credentials_and_shows_no_secret(
@@ -265,13 +265,13 @@ def test_the_command_sets_credentials_and_shows_no_secret(
     assert told == {"resource": "user carol", "set": {"SCRAM-SHA-256": "[hidden]", "producer_byte_rate": "9"}}
     monkeypatch.setattr("sys.stdin", io.StringIO("a line\n"))
     fastq(capsys, servers, "configs set --user carol SCRAM-SHA-512=[iterations=4096]")
-    wait_for(lambda: logs_in(login, "carol", "se,cret", "SCRAM-SHA-256"))
-    wait_for(lambda: logs_in(login, "carol", "a line", "SCRAM-SHA-512"))
+    until(lambda: logs_in(login, "carol", "se,cret", "SCRAM-SHA-256"))
+    until(lambda: logs_in(login, "carol", "a line", "SCRAM-SHA-512"))
     assert [(row["name"], row["value"]) for row in fastq(capsys, servers, "configs show --user carol")] == [
         ("producer_byte_rate", 9), ("SCRAM-SHA-256", "iterations=8192"), ("SCRAM-SHA-512", "iterations=4096"),
     ]  # fmt: skip
     fastq(capsys, servers, "configs set --user carol SCRAM-SHA-256= SCRAM-SHA-512= producer_byte_rate=")
-    wait_for(lambda: fastq(capsys, servers, "configs show --user carol") == [])
+    until(lambda: fastq(capsys, servers, "configs show --user carol") == [])
     assert main(["configs", "set", "--user", "carol", "SCRAM-SHA-512=[password=", "--bootstrap", servers]) == 2
     assert "SCRAM-SHA-512 takes [iterations=8192,password=SECRET]" in capsys.readouterr().err
     half = [
@@ -294,7 +294,7 @@ def test_asyncio_has_the_same(listeners: tuple[str, str], admin: Admin) -> None:
         async with AsyncAdmin(bootstrap_servers=listeners[0]) as twin:
             (await twin.alter_client_quotas({of: {"producer_byte_rate": 8.0}})).results()
             (await twin.alter_user_scram_credentials([UserScramCredentialUpsertion("dan", "x")])).results()
-            wait_for(lambda: list(admin.describe_user_scram_credentials()) == ["dan"])
+            until(lambda: list(admin.describe_user_scram_credentials()) == ["dan"])
             assert list(await twin.describe_user_scram_credentials()) == ["dan"]
             assert await twin.describe_client_quotas() == {of: {"producer_byte_rate": 8.0}}
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tool_plays
-from mirrors import wait_for
 from tool_stage import PARTITIONS, RECORDS, Said, Stage
+from waiting import until
 
 from fastq import Admin, Consumer, TopicPartition
 from fastq.admin import (
@@ -248,9 +248,9 @@ def _settle(admin: Admin) -> None:
     last = Acl(AclResourceType.GROUP, "settled", "User:nobody", AclOperation.READ)
     wanted = AclFilter(name=last.name)
     admin.create_acls([last]).results()
-    wait_for(lambda: admin.describe_acls(wanted) == [last])
+    until(lambda: admin.describe_acls(wanted) == [last])
     admin.delete_acls([wanted]).results()
-    wait_for(lambda: admin.describe_acls(wanted) == [])
+    until(lambda: admin.describe_acls(wanted) == [])
 
 
 APP = ClientQuotaEntity({"client-id": "app"})

@@ -5,13 +5,13 @@ Rules: a query runs until it has read what is there; events of Spark come when t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from waiting import until
 
 from fastq import Admin, Producer, TopicPartition
 from fastq.errors import UnknownTopicOrPartition
@@ -19,13 +19,6 @@ from fastq.spark import OffsetCommitListener, QueryLag, lag
 
 DEADLINE_S = 60.0
 LoadStream = Callable[..., DataFrame]
-
-
-def until(check: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not check():
-        assert time.monotonic() < end, "what was waited for has not come"
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from waiting import until
 
 from fastq._native.heartbeat import HeartbeatThread, Progress
 from fastq._native.wire import Writer
@@ -132,15 +133,6 @@ QUIET: dict[str, Any] = {"error_at": 8, "interval_ms": 20, "timeout_ms": 2000}
 
 def ok(code: int = 0) -> str:
     return body_of(HeartbeatResponse(error_code=code), 3, False)
-
-
-def until(what: Callable[[], Any], timeout_s: float = 20.0) -> Any:
-    """Wait for `what()` to be true."""
-    end = time.monotonic() + timeout_s
-    while not (found := what()):
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.005)
-    return found
 
 
 def test_sends_the_request_at_the_interval_on_one_connection(start: Any, thread: HeartbeatThread) -> None:
