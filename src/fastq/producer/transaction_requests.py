@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 PRODUCE_VERSION_MAX_V1, PRODUCE_VERSION_MAX = 11, 13  # Produce 12 adds its partitions to the transaction (KIP-890)
 
 
+class OffsetsCommit:
+    """Offsets on their way into the transaction."""
+
+    __slots__ = ("group", "offsets")
+
+    def __init__(self, group: GroupMetadata, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        self.group, self.offsets = group, offsets
+
+
 def find_coordinator(key_type: int, key: str) -> VersionedRequest:
     """Ask where the coordinator of a group or of a transactional id is."""
     return VersionedRequest(ApiKey.FIND_COORDINATOR, coordinator_request(key_type, [key]))

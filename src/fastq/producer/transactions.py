@@ -44,6 +44,7 @@ from fastq.net.troubles import Troubles
 from fastq.producer import transaction_requests as requests
 from fastq.producer.identity import TransactionalIdentity
 from fastq.producer.transaction_hold import Hold
+from fastq.producer.transaction_requests import OffsetsCommit
 from fastq.producer.transaction_states import (
     ABORT_HINT,
     CONCURRENT_ATTEMPTS,
@@ -86,15 +87,6 @@ class Coordinator:
         self.retry_at = 0.0
 
 
-class _Commit:
-    """Offsets on their way into the transaction."""
-
-    __slots__ = ("group", "offsets")
-
-    def __init__(self, group: GroupMetadata, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        self.group, self.offsets = group, offsets
-
-
 class Transactions:
     """The state machine. Thread rule: whoever holds the driver, but `check_send` and `state`, which anybody may read.
 
@@ -123,8 +115,7 @@ class Transactions:
         self.version = 1
         self.committed_total = self.aborted_total = 0
         self.wake: Callable[[], object] = lambda: None
-        self._request_timeout_s = request_timeout_s
-        self._backoff_ms = (retry_backoff_ms, retry_backoff_max_ms)
+        self._request_timeout_s, self._backoff_ms = request_timeout_s, (retry_backoff_ms, retry_backoff_max_ms)
         self._coordinator = Coordinator(requests.TRANSACTION, transactional_id)
         self._groups: dict[str, Coordinator] = {}
         self.hold = Hold()
@@ -139,7 +130,7 @@ class Transactions:
         self._partitions: dict[PartitionState, None] = {}
         self._new_partitions: dict[PartitionState, None] = {}
         self._added_groups: set[str] = set()
-        self._commits: list[_Commit] = []
+        self._commits: list[OffsetsCommit] = []
         self._stale_answers = 0
 
     # -- the user's calls -----------------------------------------------------------------------------------------
@@ -196,7 +187,7 @@ class Transactions:
         if self.state is not State.IN_TRANSACTION:
             self._wrong_state("send offsets")
         if offsets:
-            self._commits.append(_Commit(group, dict(offsets)))
+            self._commits.append(OffsetsCommit(group, dict(offsets)))
             self.wake()
 
     def check_send(self) -> None:
@@ -372,13 +363,9 @@ class Transactions:
         return any(coordinator.busy for coordinator in self._groups.values())
 
     def _initialize(self) -> None:
-        identity, versions = self.identity, (0, 5)
-        if identity.is_known:
-            versions = (3, 5)
-        request = requests.init_producer_id(
-            self.transactional_id, self.timeout_ms, identity.producer_id, identity.epoch
-        )
-        self._send(self._coordinator, request, versions, self._initialized)
+        mine = self.identity
+        request = requests.init_producer_id(self.transactional_id, self.timeout_ms, mine.producer_id, mine.epoch)
+        self._send(self._coordinator, request, (3 if mine.is_known else 0, 5), self._initialized)
 
     def _initialized(self, response: Any) -> None:
         if self._judge(self._coordinator, ApiKey.INIT_PRODUCER_ID, [(response.error_code, {})]):
@@ -398,7 +385,7 @@ class Transactions:
                 self._partitions[partition] = None
                 self.accumulator.mark_ready(partition)
 
-    def _is_new(self, commit: _Commit) -> bool:
+    def _is_new(self, commit: OffsetsCommit) -> bool:
         return commit.group.group_id not in self._added_groups
 
     def _add_group(self) -> None:
@@ -427,7 +414,7 @@ class Transactions:
         request = requests.txn_offset_commit(self.transactional_id, self.identity, group, commit.offsets)
         self._send(coordinator, request, versions, partial(self._offsets_answered, coordinator, commit))
 
-    def _offsets_answered(self, coordinator: Coordinator, commit: _Commit, response: Any) -> None:
+    def _offsets_answered(self, coordinator: Coordinator, commit: OffsetsCommit, response: Any) -> None:
         answers = requests.partition_errors(response, group_id=commit.group.group_id)
         for code, context in answers:
             if code == 0:
@@ -444,22 +431,20 @@ class Transactions:
         if self.state is State.ABORTING:
             # Only the coordinator's own word counts: where it still has the transaction, InitProducerId would fence this producer.
             if code in MAPPING_LOST:
-                self._move(State.INITIALIZING)
+                self._ended(State.INITIALIZING)
                 return
             if code == ErrorCode.INVALID_TXN_STATE and self.version < 2 and not self._confirmed:
                 code = 0  # what should have begun it never arrived
             elif code and action_for(code) is Action.ABORT:
                 self._fail(Action.FATAL, self._error(self._coordinator, ApiKey.END_TXN, code))
                 return
-        elif code == ErrorCode.INVALID_TXN_STATE and self.version >= 2 and self._stale_answers < STALE_ANSWERS_MAX:
-            self._stale_answers, code = self._stale_answers + 1, ErrorCode.NOT_COORDINATOR
         if self._judge(self._coordinator, ApiKey.END_TXN, [(code, {})]):
             if self.version >= 2 and response.producer_id >= 0:
                 self.identity.assume(response.producer_id, response.producer_epoch)
                 self.hold.ended(self.core.clock())
             self._ended()
 
-    def _ended(self) -> None:
+    def _ended(self, then: State | None = None) -> None:
         """The coordinator has decided, or had nothing to decide."""
         if self.state is State.COMMITTING:
             self.committed_total += 1
@@ -474,7 +459,7 @@ class Transactions:
                 )
             )
         self._forget_transaction()
-        self._move(State.INITIALIZING if self.identity.gap else State.READY)
+        self._move(then or (State.INITIALIZING if self.identity.gap else State.READY))
 
     # -- coordinators ---------------------------------------------------------------------------------------------
 
@@ -560,9 +545,24 @@ class Transactions:
         else:
             self._fail(Action.FATAL, error)
 
+    def _action_for(self, api: ApiKey, code: int) -> Action:
+        """What an error leads to here: a commit that is called invalid goes to whoever is the coordinator by now."""
+        if api is ApiKey.END_TXN and code == ErrorCode.INVALID_TXN_STATE and self._may_be_stale:
+            self._stale_answers += 1
+            return Action.FIND
+        return action_for(code)
+
+    @property
+    def _may_be_stale(self) -> bool:
+        return self.version >= 2 and self.state is State.COMMITTING and self._stale_answers < STALE_ANSWERS_MAX
+
     def _judge(self, coordinator: Coordinator, api: ApiKey, answers: list[tuple[int, dict[str, Any]]]) -> bool:
         """True when no answer is an error; otherwise what the worst of them leads to is done."""
-        errors = [(action_for(code), self._error(coordinator, api, code, **where)) for code, where in answers if code]
+        errors = [
+            (self._action_for(api, code), self._error(coordinator, api, code, **where))
+            for code, where in answers
+            if code
+        ]
         if not errors:
             coordinator.failures, coordinator.retry_at = 0, 0.0
             self.troubles.over((coordinator, api is ApiKey.FIND_COORDINATOR), self.core.clock())

@@ -9,6 +9,7 @@ from fastq.errors import (
     AbortableTransactionError,
     ErrorCode,
     FatalTransactionError,
+    InvalidTxnState,
     TransactionAborted,
     TransactionError,
     TransactionFenced,
@@ -143,6 +144,20 @@ def test_a_coordinator_that_has_not_heard_of_its_successor_calls_no_commit_inval
     assert visible(core) == {0: [b"x", b"y", b"y"]}
 
 
+def test_a_commit_that_a_stale_coordinator_calls_invalid_says_so():
+    """The answer was told as one of a node that is no coordinator."""
+    core = TransactionCore()
+    bench = Bench(core)
+    bench.begin()
+    bench.send("t", b"x")
+    bench.deliver()
+    core.fail_next[END] = [48] * 100
+    bench.transactions.begin_commit()
+    while bench.transactions.last_error is None:
+        bench.turn()
+    assert isinstance(bench.transactions.last_error, InvalidTxnState)
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_id_that_the_coordinator_forgot_is_taken_again(version):
     core = TransactionCore(transaction_version=version)
@@ -159,6 +174,22 @@ def test_an_id_that_the_coordinator_forgot_is_taken_again(version):
     bench.send("t", b"good")
     bench.commit()
     assert visible(core)[0][-1] == b"good"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transaction_that_the_coordinator_forgot_has_ended_too(version):
+    """By the number of those that have ended, records that wait know that theirs has."""
+    core = TransactionCore(transaction_version=version)
+    bench = Bench(core)
+    for ended in range(3):
+        bench.begin()
+        assert bench.transactions.aborted_total == ended
+        if ended == 2:
+            break
+        bench.send("t", b"x")
+        bench.deliver()
+        del core.transactions["id-1"]
+        bench.abort()
 
 
 @pytest.mark.parametrize("version", [1, 2])
