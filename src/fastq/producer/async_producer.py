@@ -34,6 +34,7 @@ from fastq.producer.base import Parts, kept_headers, report_lost
 from fastq.producer.calls import Calls, Wait
 from fastq.producer.config import ProducerConfig, make_config
 from fastq.producer.transaction_calls import AsyncTransactionCalls
+from fastq.producer.transaction_states import State
 from fastq.producer.typed import K, V
 from fastq.producer.waiting_sends import WaitingSends
 
@@ -279,9 +280,15 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         waiting = self._places.all() if topic is None else self._places.of(topic)
         return lambda: sum(not entry.settled for entry in waiting)
 
+    def _unheard(self) -> int:
+        transactions = self._parts.transactions
+        if transactions is None or transactions.state is not State.IN_TRANSACTION:
+            return 0
+        return sum(not entry.awaited for entry in self._places.all())
+
     def _abort_begun(self) -> None:
         transactions = self._parts.transactions
-        if transactions is not None and self._places:
+        if transactions is not None and transactions.state is State.ABORTING and self._places:
             why, name = "the record was not written: its transaction is aborted", transactions.transactional_id
             self._places.refuse_all(lambda: TransactionAborted(why, transactional_id=name))
 

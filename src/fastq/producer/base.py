@@ -149,6 +149,18 @@ class Parts:
         transactions = self.transactions
         return 0 if transactions is None else transactions.committed_total + transactions.aborted_total
 
+    def is_over(self, sent_in: int) -> bool:
+        """Whether the transaction `sent_in` takes no more records."""
+        return self.transactions is not None and bool(
+            self.accumulator.slow & NO_TRANSACTION or sent_in != self.transaction
+        )
+
+    def check_going_on(self, sent_in: int) -> None:
+        """The same for a call in whose middle others had their turn, as while its serializer ran: a close ends it too."""
+        if self.accumulator.slow & CLOSED and not self.accumulator.slow & FORKED:
+            raise ClientClosed("the producer was closed in the middle of the call: the record was not accepted")
+        self.check_transaction(sent_in)
+
     def check_transaction(self, sent_in: int) -> None:
         """Raise what keeps a record that was taken before, perhaps before the producer was closed, from going in: it is of the
         transaction `sent_in`, and of no later one."""
@@ -157,9 +169,10 @@ class Parts:
         transactions = self.transactions
         if transactions is None:
             return
-        if self.accumulator.slow & NO_TRANSACTION:
-            transactions.check_send()
-        if sent_in != self.transaction:
+        if sent_in == self.transaction:
+            if self.accumulator.slow & NO_TRANSACTION:
+                transactions.check_send()
+        else:
             raise TransactionStateError(
                 "the record was not written: the transaction that it was sent in ended before it was in",
                 transactional_id=transactions.transactional_id,
@@ -228,10 +241,11 @@ class Parts:
             self.failures.count(lost, error)
         report_lost(lost, why)
 
-    def tell_open_transaction(self) -> None:
-        """At the end of the producer: its open transaction is aborted, and nobody has asked for that."""
+    def tell_open_transaction(self, waiting: int) -> None:
+        """At the end of the producer: its open transaction is aborted, and nobody has asked for that. `waiting`: its records that are not
+        in yet, and of which nobody hears."""
         transactions = self.transactions
-        if transactions is not None and (left := transactions.records_left):
+        if transactions is not None and (left := transactions.records_left + waiting):
             error = TransactionAborted(
                 "the producer was closed while their transaction was open",
                 transactional_id=transactions.transactional_id,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -25,6 +25,7 @@ from fastq._native.accumulator import (
     SYNC,
     Accumulator,
 )
+from fastq._native.arrow_source import is_arrow
 from fastq._native.producer_batch import TopicState
 from fastq._native.send_many import ManyDelivery, SendMany
 from fastq.errors import ClientClosed, WaitTimeout
@@ -34,6 +35,7 @@ from fastq.producer.config import ProducerConfig
 from fastq.producer.transaction_states import State
 from fastq.timeouts import check_timeout
 from fastq.values import NamedTuple
+from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq._native.producer_core import DeliveryBase
@@ -57,6 +59,8 @@ class _Turn:
 
 TURN = _Turn()
 CONVERTING = SERIALIZERS | INTERCEPTORS | PARTITIONER
+AT_HAND = (list, tuple, range, str, bytes, bytearray, memoryview)
+"""Rows that are there, or that are none."""
 Effect: TypeAlias = "Wait | _Turn"
 Calls: TypeAlias = Generator[Effect, Any, T]
 
@@ -64,8 +68,8 @@ Calls: TypeAlias = Generator[Effect, Any, T]
 class Conversion:
     """What a row of send_many goes through where the producer has serializers, interceptors or a partitioner; see SendMany."""
 
-    def __init__(self, parts: Parts, topic: str) -> None:
-        self._parts, self._topic = parts, topic
+    def __init__(self, parts: Parts, topic: str, check: Callable[[], None]) -> None:
+        self._parts, self._topic, self._check = parts, topic, check
         self._record: ProducerRecord | None = None  # intercepted, while its topic is not known yet
 
     def __call__(self, value: Any, key: Any, headers: Any, partition: int | None, timestamp_ms: int | None) -> Any:
@@ -81,7 +85,9 @@ class Conversion:
             if state is None:
                 self._record = record
                 return record.topic
-            return (state, *parts.prepare(record, state)[1:], record if watched else None)
+            prepared = parts.prepare(record, state)
+            self._check()
+            return (state, *prepared[1:], record if watched else None)
         except Exception as error:
             if watched:
                 parts.refused(record, error)
@@ -100,6 +106,19 @@ class Conversion:
     def refused(self, record: ProducerRecord, error: BaseException) -> None:
         """The record was not accepted."""
         self._parts.refused(record, error)
+
+
+def each_checked(rows: Any, check: Callable[[], None]) -> Any:
+    """Rows of send_many that the application makes one by one: each is looked at once it is there, as others had their turn meanwhile."""
+    if isinstance(rows, AT_HAND) or not hasattr(rows, "__iter__") or hasattr(rows, "to_pylist") or is_arrow(rows):
+        return rows
+    return _each_checked(rows, check)
+
+
+def _each_checked(rows: Any, check: Callable[[], None]) -> Iterator[Any]:
+    for row in rows:
+        check()
+        yield row
 
 
 class ProducerCalls:
@@ -135,8 +154,8 @@ class ProducerCalls:
 
     # -- metadata -------------------------------------------------------------------------------------------------
 
-    def _known_topic(self, topic: str) -> Calls[TopicState]:
-        """The state of a topic; waits for its metadata."""
+    def _known_topic(self, topic: str, sent_in: int | None = None, timeout: float | None = None) -> Calls[TopicState]:
+        """The state of a topic; waits for its metadata, at most `timeout` (None: max_block_ms), while its transaction is open."""
         parts = self._parts
         if not isinstance(topic, str):
             raise TypeError(f"topic is a str, got {topic!r}")
@@ -154,21 +173,24 @@ class ProducerCalls:
                 raise hopeless
             else:
                 parts.check_open()
+                if sent_in is not None:
+                    parts.check_transaction(sent_in)
             return bool(found)
 
         with self._guard:
             parts.core.watch_topics([topic])
-        if not (yield Wait(known, self._max_block_s)):
+        if not (yield Wait(known, self._max_block_s if timeout is None else timeout)):
             raise parts.no_metadata(topic)
         return found[0]
 
-    def _known_partition(self, topic: TopicState, index: int) -> Calls[None]:
+    def _known_partition(self, topic: TopicState, index: int, sent_in: int) -> Calls[None]:
         """Wait for a partition that the topic may have got since the metadata came: the first answer to a request from now on decides."""
         parts = self._parts
         updater = parts.core.metadata_updater
         asked = updater.requests
 
         def decided() -> bool:
+            parts.check_going_on(sent_in)
             parts.sender.topic_ready(topic.name)
             return index < len(topic.partitions) or updater.answered > asked
 
@@ -208,13 +230,18 @@ class ProducerCalls:
     ) -> Calls[ManyDelivery]:
         parts, accumulator = self._parts, self.accumulator
         parts.check_usable()
-        transaction = parts.transaction
+        transaction, end = parts.transaction, time.monotonic() + self._max_block_s
         before = self._places_wanted(None if parts.config.interceptors else topic)
         if before() and not (yield Wait(lambda: not before(), self._max_block_s)):
             raise parts.no_room(topic)
-        state = yield from self._known_topic(topic)
-        parts.check_transaction(transaction)
-        conversion = Conversion(parts, topic) if accumulator.slow & CONVERTING else None
+        state = yield from self._known_topic(topic, transaction, max(end - time.monotonic(), 0.0))
+        check = partial(parts.check_going_on, transaction)
+        check()
+        conversion = Conversion(parts, topic, check) if accumulator.slow & CONVERTING else None
+        if parts.transactions is not None:
+            values, keys, headers, timestamps = (
+                each_checked(rows, check) for rows in (values, keys, headers, timestamps)
+            )
         call = SendMany(self, state, values, keys, headers, partition, timestamps, conversion)  # type: ignore[arg-type]  # a ProducerCore too
         deadline: float | None = None
         try:
@@ -223,14 +250,18 @@ class ProducerCalls:
                 if call.needs_room:
                     deadline = yield from self._room_for(state, accumulator.wanted_bytes, deadline)
                 elif call.needs_topic is not None:
-                    yield from self._known_topic(call.needs_topic)
+                    yield from self._known_topic(call.needs_topic, transaction)
                 elif call.needs_partition is not None:
-                    yield from self._known_partition(call.row_topic, call.needs_partition)
+                    yield from self._known_partition(call.row_topic, call.needs_partition, transaction)
                 else:
                     deadline = None
                     yield TURN
-                parts.check_transaction(transaction)
+                check()
+            if parts.core.closed:
+                check()  # its last rows came after the end
         except BaseException as error:
+            if parts.core.closed:
+                parts.abandon("the producer was closed in the middle of send_many")
             call.give_up(error)
             if conversion is not None:
                 conversion.give_up(error)
@@ -250,6 +281,10 @@ class ProducerCalls:
         """How many of the sends that wait for their place now, of one topic or all, still do."""
         return lambda: 0
 
+    def _unheard(self) -> int:
+        """How many of those that wait in an open transaction nobody awaits."""
+        return 0
+
     def _abort_begun(self) -> None:
         """Sends that wait are of the transaction that is aborted."""
 
@@ -261,7 +296,10 @@ class ProducerCalls:
         end = None if timeout is None else time.monotonic() + timeout
         waiting = self._places_wanted()
         if waiting() and not (yield Wait(lambda: not waiting(), timeout)):
-            raise WaitTimeout(f"{waiting()} records still wait for their place after {timeout} s")
+            left = waiting()
+            raise WaitTimeout(
+                f"{counted(left, 'record')} still {'waits' if left == 1 else 'wait'} for room or metadata after {timeout} s"
+            )
         batches = list(accumulator.incomplete)
         if not batches:
             return
@@ -290,7 +328,7 @@ class ProducerCalls:
         try:
             with self._guard:
                 if not block_failed:
-                    self._parts.tell_open_transaction()
+                    self._parts.tell_open_transaction(self._unheard())
                 undecided = abort_open(transactions)
             if undecided and transactions is not None:
                 self._abort_begun()

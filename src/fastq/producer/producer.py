@@ -229,13 +229,18 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
     ) -> Delivery:
         parts = self._parts
         parts.check_usable()
+        transaction = parts.transaction
         record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
         if not self.config.interceptors:
-            delivery = self._enqueue(*parts.prepare(record, self._wait_for_topic(record.topic)))
+            prepared = parts.prepare(record, self._wait_for_topic(record.topic))
+            parts.check_going_on(transaction)  # others had their turn while the serializers ran
+            delivery = self._enqueue(*prepared)
         else:
             record = parts.intercept(record)
             try:
-                delivery = self._enqueue(*parts.prepare(record, self._wait_for_topic(record.topic)))
+                prepared = parts.prepare(record, self._wait_for_topic(record.topic))
+                parts.check_going_on(transaction)
+                delivery = self._enqueue(*prepared)
             except Exception as error:
                 parts.refused(record, error)
                 raise
@@ -279,17 +284,20 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         state = self.accumulator.topic(topic) if isinstance(topic, str) else None
         if state is None:
             transaction = self._parts.transaction
-            state = self._run(self._known_topic(topic))
-            self._parts.check_transaction(transaction)
+            state = self._run(self._known_topic(topic, transaction))
+            self._parts.check_going_on(transaction)
         return state
 
     def _wait_for_partition(self, topic: TopicState, index: int) -> None:
         transaction = self._parts.transaction
-        self._run(self._known_partition(topic, index))
-        self._parts.check_transaction(transaction)
+        self._run(self._known_partition(topic, index, transaction))
+        self._parts.check_going_on(transaction)
 
     def _wait_for_room(self, topic: TopicState, wanted_bytes: int, deadline: float | None) -> float:
-        return self._run(self._room_for(topic, wanted_bytes, deadline))
+        transaction = self._parts.transaction
+        deadline = self._run(self._room_for(topic, wanted_bytes, deadline))
+        self._parts.check_going_on(transaction)
+        return deadline
 
     @holding
     def _wait_done(self, batch: Batch, timeout: float | None) -> None:

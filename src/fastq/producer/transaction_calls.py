@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from fastq.errors import AbortableTransactionError, ClientClosed, ConfigError, TransactionStateError, TransactionTimeout
+from fastq.errors import ClientClosed, ConfigError, TransactionStateError, TransactionTimeout
 from fastq.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition, partition_of
 from fastq.producer.calls import Calls, ProducerCalls, Wait
 from fastq.producer.transaction_states import State
@@ -211,8 +211,13 @@ class TransactionOperations(ProducerCalls):
                 try:
                     yield from self._commit_transaction(None)
                     committed = True
-                except AbortableTransactionError:
-                    yield from self._abort_transaction(None)
+                except GeneratorExit:
+                    raise
+                except BaseException:
+                    # Not committing: it was refused, or the wait for records that had no place yet was cut short.
+                    transactions = self._parts.transactions
+                    if transactions is not None and transactions.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+                        yield from self._abort_transaction(None)
                     raise
             elif not self._is_over(error):
                 yield from self._abort_transaction(None)
@@ -348,7 +353,10 @@ class AsyncTransactionCalls(TransactionOperations):
         await self._run(self._begin_transaction())
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
-        """Send what waits and commit; see Producer.commit_transaction. Cancelling it leaves the commit under way."""
+        """Send what waits and commit; see Producer.commit_transaction.
+
+        Cancelling it leaves the commit under way, or the transaction open while records of un-awaited sends have no place yet.
+        """
         await self._run(self._commit_transaction(timeout))
 
     async def abort_transaction(self, timeout: float | None = None) -> None:

@@ -25,10 +25,16 @@ from typing import Any, Protocol
 from fastq._native.accumulator import SYNC, WAITING
 from fastq._native.producer_core import AsyncDelivery
 from fastq.arguments import int_of
-from fastq.errors import ClientClosed, FastqError, LoadingWouldBlock, SerializationError, TransactionAborted
+from fastq.errors import (
+    AbortableTransactionError,
+    ClientClosed,
+    FastqError,
+    LoadingWouldBlock,
+    SerializationError,
+    TransactionAborted,
+)
 from fastq.interceptors import ProducerRecord
 from fastq.producer.base import Parts, Prepared
-from fastq.producer.transaction_states import State
 
 WOKEN_TOGETHER = 64
 """Tasks that are woken in one turn when the first of a topic may go on."""
@@ -278,9 +284,11 @@ class WaitingSends:
             if not isinstance(error, FastqError):
                 error = FastqError("the record was refused", cause=error)
             told = error if error.topic is not None else error.with_context(topic=entry.record.topic)
-            if parts.transactions is not None and parts.transactions.state is State.IN_TRANSACTION:
-                parts.transactions.batch_failed(told)  # whose commit raises
-            elif not isinstance(error, TransactionAborted):
+            transactions = parts.transactions
+            if transactions is not None and not parts.is_over(entry.transaction):
+                transactions.batch_failed(told)  # whose commit raises
+                self.producer._attend()  # to those of it that wait too
+            elif not isinstance(error, TransactionAborted | AbortableTransactionError):  # whose transaction tells
                 parts.failures.note(1, told, time.monotonic())
         self._leave(entry)
         entry.wake()
@@ -311,10 +319,14 @@ class WaitingSends:
     def advance_awaited(self, entry: WaitingSend) -> None:
         """The same, for the task that awaits it; no effect while others are before it."""
         queue = self._queues.get(entry.record.topic)
-        if queue and queue[0] is entry and entry.worth_a_try():
+        if queue and queue[0] is entry and self._ready(entry):
             self._advance(entry)
             if entry.settled:
                 self.pump()
+
+    def _ready(self, entry: WaitingSend) -> bool:
+        """Whether a look at the first send of a queue may settle it: what it waits for may be there, or its transaction is over."""
+        return entry.worth_a_try() or self.producer._parts.is_over(entry.transaction)
 
     def withdraw(self, entry: WaitingSend) -> None:
         """The task that awaits it was cancelled: its record is not sent."""
@@ -354,7 +366,7 @@ class WaitingSends:
             if not heads:
                 return
             entry = min(heads, key=_number)
-            ready = entry.worth_a_try()
+            ready = self._ready(entry)
             if not ready and now < entry.deadline:
                 blocked.add(entry.record.topic)
             elif not ready:
@@ -391,7 +403,8 @@ class WaitingSends:
     def refuse_all(self, error: Callable[[], FastqError]) -> None:
         """Fail those that wait now, each with an error of its own."""
         for entry in self.all():
-            self._refuse(entry, error())
+            if not entry.settled:  # by what an interceptor did about one before it
+                self._refuse(entry, error())
 
 
 def _number(entry: WaitingSend) -> int:

@@ -5,8 +5,8 @@ import contextlib
 import threading
 
 import pytest
+from waiting_bench import committed, no_metadata, run
 
-from fastq import Consumer
 from fastq.errors import (
     AbortableTransactionError,
     BufferTimeout,
@@ -15,39 +15,8 @@ from fastq.errors import (
     TransactionStateError,
     TransactionTimeout,
 )
-from fastq.producer import AsyncProducer, Producer
+from fastq.producer import Producer
 from fastq.producer.transaction_states import State
-
-
-def committed(broker, topic):
-    """Values that readers of committed records get."""
-    with Consumer(
-        topic,
-        bootstrap_servers=broker.bootstrap_servers,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-    ) as consumer:
-        return [record.value for record in consumer.read_to_end()]
-
-
-def run(main, broker, **options):
-    async def whole():
-        options.setdefault("transactional_id", f"waits-{main.__qualname__}")
-        async with AsyncProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
-            return await asyncio.wait_for(main(producer), 40)
-
-    return asyncio.run(whole())
-
-
-@contextlib.contextmanager
-def no_metadata(producer):
-    """No topic is known while the block runs, whatever the broker answers."""
-    sender = producer._parts.sender
-    there, sender.topic_ready = sender.topic_ready, lambda *_: None
-    try:
-        yield
-    finally:
-        sender.topic_ready = there
 
 
 @pytest.mark.parametrize("awaited", [True, False])

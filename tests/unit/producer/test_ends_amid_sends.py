@@ -1,0 +1,281 @@
+"""Sends in whose middle their transaction or their producer ends: each is told at once, none gets in where it does not belong."""
+
+import asyncio
+import threading
+
+import pytest
+from waiting_bench import committed, no_metadata, run
+
+from fastq.errors import (
+    AbortableTransactionError,
+    ClientClosed,
+    FastqError,
+    TransactionAborted,
+    TransactionFenced,
+    TransactionStateError,
+)
+from fastq.producer import AsyncProducer
+from fastq.producer.transaction_states import Action, State
+
+
+class Held:
+    """A serializer, or rows of send_many, in whose middle the test has its turn."""
+
+    def __init__(self):
+        self.there, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, value):
+        if value == b"held":
+            self.wait()
+        return value
+
+    def rows(self):
+        yield b"first"
+        self.wait()
+        yield b"held"
+        yield b"last"
+
+    def wait(self):
+        self.there.set()
+        assert self.go_on.wait(20)
+
+    def around(self, send, then):
+        """What `send` raises in a thread of its own when `then` is done in its middle."""
+        raised = []
+
+        def guarded():
+            try:
+                send()
+            except FastqError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=guarded)
+        thread.start()
+        assert self.there.wait(20)
+        then()
+        self.go_on.set()
+        thread.join(20)
+        assert not thread.is_alive()
+        return raised
+
+
+def calls(held):
+    """By name, calls of a blocking producer that the test can hold in their middle."""
+    return {
+        "serializer": lambda producer, topic: producer.send(topic, b"held"),
+        "serializer of many": lambda producer, topic: producer.send_many(topic, [b"held", b"last"]),
+        "values": lambda producer, topic: producer.send_many(topic, held.rows()),
+        "keys": lambda producer, topic: producer.send_many(topic, [b"x"] * 3, held.rows()),
+    }
+
+
+KINDS = sorted(calls(None))
+
+
+def options_of(kind, held):
+    return {"value_serializer": held} if kind.startswith("serializer") else {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("then", ["another begins", "none is open"])
+def test_a_record_that_is_being_made_is_of_no_later_transaction(make, shared_broker, topic, kind, then):
+    held = Held()
+    producer = make(transactional_id=f"amid-{topic}", **options_of(kind, held))
+    producer.begin_transaction()
+    producer.send(topic, b"of the first")
+
+    def end():
+        producer.abort_transaction()
+        if then == "another begins":
+            producer.begin_transaction()
+
+    (error,) = held.around(lambda: calls(held)[kind](producer, topic), end)
+    assert isinstance(error, TransactionStateError)
+    assert producer.metrics()["buffered_records"] == 0
+    if then != "another begins":
+        producer.begin_transaction()
+    producer.send(topic, b"of the second")
+    producer.commit_transaction()
+    assert committed(shared_broker, topic) == [b"of the second"]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_that_is_being_made_is_not_taken_by_a_closed_producer(make, topic, kind, transactional):
+    """It was taken, and waited for ever."""
+    held = Held()
+    producer = make(transactional_id=f"closed-{topic}" if transactional else None, **options_of(kind, held))
+    if transactional:
+        producer.begin_transaction()
+    producer.send(topic, b"there")
+    (error,) = held.around(lambda: calls(held)[kind](producer, topic), producer.close)
+    assert isinstance(error, ClientClosed)
+    assert "in the middle of the call" in str(error)
+    metrics = producer.metrics()
+    assert (metrics["buffered_records"], metrics["buffer_used_bytes"], metrics["batches_incomplete"]) == (0, 0, 0)
+
+
+def test_many_records_of_a_loop_end_with_their_producer(shared_broker, topic):
+    async def main():
+        producer = AsyncProducer(bootstrap_servers=shared_broker.bootstrap_servers)
+        await producer.send(topic, b"there")
+        many = asyncio.ensure_future(producer.send_many(topic, [bytes(1000)] * 20_000))
+        await asyncio.sleep(0)
+        await producer.close(0)
+        with pytest.raises(ClientClosed, match="in the middle of the call"):
+            await asyncio.wait_for(many, 10)
+        assert producer.metrics()["buffer_used_bytes"] == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("failed", [AbortableTransactionError, TransactionFenced])
+def test_what_waits_in_a_transaction_that_has_failed_is_told_at_once(shared_broker, topic, failed, caplog):
+    """It waited for max_block_ms, and a flush or a close with it."""
+
+    async def main(producer):
+        await producer.begin_transaction()
+        with no_metadata(producer):
+            unheard = producer.send(topic, b"unheard")
+            heard = asyncio.ensure_future(producer.send(topic, b"heard"))
+            await asyncio.sleep(0.01)
+            transactions = producer._parts.transactions
+            transactions._fail(
+                Action.FENCED if failed is TransactionFenced else Action.ABORT, FastqError("of the broker")
+            )
+            with pytest.raises(failed):
+                await asyncio.wait_for(heard, 20)
+            assert type(unheard.error) is failed
+            await asyncio.wait_for(producer.flush(), 20)
+            with pytest.raises(failed):
+                await producer.commit_transaction()
+        if failed is AbortableTransactionError:
+            await producer.abort_transaction()
+
+    run(main, shared_broker)
+    assert ("1 record was not delivered" in caplog.text) == (failed is TransactionFenced)  # where no commit raised it
+
+
+def test_one_that_is_refused_takes_those_that_wait_along(shared_broker, topic, make_topic):
+    known = make_topic(shared_broker.bootstrap_servers, 1)
+
+    async def main(producer):
+        await producer.partitions_for(known)
+        await producer.begin_transaction()
+        with no_metadata(producer):
+            other = producer.send(topic, b"waits")
+            producer.send(known, b"x", partition=7)  # waits for metadata that knows it
+            producer._places.of(known)[0].deadline = 0.0
+            with pytest.raises(AbortableTransactionError):
+                await asyncio.wait_for(producer.commit_transaction(), 20)
+            assert isinstance(other.error, AbortableTransactionError)
+            await producer.abort_transaction()
+
+    run(main, shared_broker)
+
+
+def test_a_send_of_another_thread_ends_with_its_transaction(make, topic):
+    """It waited for its topic's metadata for max_block_ms all the same."""
+    producer = make(transactional_id=f"ends-{topic}")
+    producer.begin_transaction()
+    raised = []
+
+    def send():
+        try:
+            producer.send(topic, b"x")
+        except FastqError as error:
+            raised.append(error)
+
+    with no_metadata(producer):
+        thread = threading.Thread(target=send)
+        thread.start()
+        while topic not in producer._parts.core.metadata_updater._topics:
+            thread.join(0.01)
+        producer.abort_transaction()
+        thread.join(20)
+    assert [type(error) for error in raised] == [TransactionStateError]
+
+
+@pytest.mark.parametrize("late", ["times out", "is refused"])
+def test_a_record_of_the_transaction_before_fails_no_other(shared_broker, topic, caplog, late):
+    """It failed the one that was open by then, or nobody was told."""
+
+    async def main(producer):
+        await producer.begin_transaction()
+        with no_metadata(producer):
+            entry = producer.send(topic, b"late")
+            entry.transaction -= 1  # as if this was the next one
+            if late == "times out":
+                entry.deadline = 0.0
+                producer._places._refuse(entry, producer._places._timed_out(entry))
+            producer._places.pump()
+            assert entry.settled
+        producer._parts.core.request_metadata_update("it was held back")
+        await producer.send(topic, b"of the second")
+        await producer.commit_transaction()
+
+    run(main, shared_broker)
+    assert committed(shared_broker, topic) == [b"of the second"]
+    assert "1 record was not delivered" in caplog.text
+
+
+def test_a_block_whose_commit_is_cancelled_while_it_waits_for_records_is_aborted(shared_broker, topic):
+    """It was left open, and no other one could begin."""
+
+    async def main(producer):
+        async def block():
+            async with producer.transaction():
+                producer.send(topic, b"waits")
+
+        with no_metadata(producer):
+            task = asyncio.ensure_future(block())
+            for _ in range(1000):
+                if producer._waits and producer._places:
+                    break
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert producer._parts.transactions.state is State.READY
+        async with producer.transaction():
+            await producer.send(topic, b"of the second")
+
+    run(main, shared_broker)
+    assert committed(shared_broker, topic) == [b"of the second"]
+
+
+def test_a_close_tells_what_waits_in_the_open_transaction(shared_broker, topic, caplog):
+    async def main(producer):
+        await producer.begin_transaction()
+        with no_metadata(producer):
+            sent = [producer.send(topic, b"unheard") for _ in range(2)]
+            heard = asyncio.ensure_future(producer.send(topic, b"heard"))
+            await asyncio.sleep(0)
+            await producer.close()
+            with pytest.raises(TransactionAborted):
+                await heard
+        assert all(isinstance(entry.error, TransactionAborted) for entry in sent)
+
+    run(main, shared_broker)
+    assert "2 records were not delivered: the producer was closed while their transaction was open" in caplog.text
+
+
+def test_many_records_wait_for_their_turn_and_their_topic_within_one_time(shared_broker, topic):
+    async def main(producer):
+        await producer.begin_transaction()
+        with no_metadata(producer):
+            first = producer.send(topic, b"before")
+            operation = producer._send_many(topic, [b"many"], None, None, None, None)
+            assert next(operation).timeout_s == 60
+            first.places._refuse(first, FastqError("of the test"))
+            await producer.abort_transaction()
+            await producer.begin_transaction()
+            first = producer.send(topic, b"before")
+            operation = producer._send_many(topic, [b"many"], None, None, None, None)
+            next(operation)
+            await asyncio.sleep(0.02)
+            assert operation.send(True).timeout_s < 59.99
+            operation.close()
+            await producer.abort_transaction()
+
+    run(main, shared_broker)
