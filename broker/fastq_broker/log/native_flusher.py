@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -24,7 +23,6 @@ class NativeFlusher:
         self._threads = SyncThreads(threads)
         self._jobs: dict[int, tuple[Sequence[FileHandle] | Sequence[str], Done]] = {}
         self._next_job = 0
-        self._ended: deque[tuple[int, int, int]] = deque()  # what nobody has heard of yet, as one before it has raised
         self._untold = OSError(errno.EIO, "a job on a file failed, and there was no memory to say which")
 
     @staticmethod
@@ -57,13 +55,23 @@ class NativeFlusher:
         return self._threads.fileno()
 
     def drain(self) -> int:
-        self._ended.extend(self._threads.drain())
-        count = 0
-        while self._ended:
-            job, code, at = self._ended.popleft()
-            files, done = self._jobs.pop(job)
-            count += 1
-            deliver(done, self._error_of(code, files[at]) if code else None, files)
+        threads, count = self._threads, 0
+        left = threads.ended()
+        try:
+            while left:
+                try:
+                    ended = threads.take(self._jobs)
+                except MemoryError:
+                    break  # it is still there
+                assert ended is not None
+                left -= 1
+                count += 1
+                job, code = ended[0], ended[1]  # unpacking takes memory, and nobody else knows of it by now
+                files, done = job[0], job[1]
+                deliver(done, self._error_of(code, files[ended[2]]) if code else None, files)
+        finally:
+            if left:  # nobody has heard of these yet, for want of memory, or as one before them has raised
+                threads.again()
         return count
 
     def _error_of(self, code: int, failed: FileHandle | str) -> OSError:

@@ -1,7 +1,7 @@
 /* Threads that sync and remove files and never touch Python: a queue of jobs, a list of results, a descriptor that becomes readable.
 
-   Rules: `mutex` guards queue, results and counters; a job belongs to the queue, then to one thread, then to the results, from where
-   pool_take hands its outcome out and frees it. The descriptors of a job are the caller's to keep open until then.
+   Rules: `mutex` guards queue, results and counters; a job belongs to the queue, then to one thread, then to the results, where it stays
+   until its outcome has been handed over: pool_first shows it, pool_drop frees it. Its descriptors are the caller's to keep open until then.
    A job's files are taken in order; its code is the errno of the first that failed, which is number `at`, and the rest is left alone.
    To remove a file can take long: its pages and blocks are freed, and what is being written of it is waited for. */
 #ifndef FASTQ_FLUSHER_H
@@ -47,7 +47,10 @@ static inline int flush_resident(int fd, int64_t position, int64_t size) {
 typedef struct flush_pool { int unused; } flush_pool;
 static inline flush_pool *pool_open(int threads) { (void)threads; return NULL; }
 static inline void pool_submit(flush_pool *pool, flush_job *job) { (void)pool; (void)job; }
-static inline flush_job *pool_take(flush_pool *pool) { (void)pool; return NULL; }
+static inline int pool_ended(flush_pool *pool) { (void)pool; return 0; }
+static inline flush_job *pool_first(flush_pool *pool) { (void)pool; return NULL; }
+static inline void pool_drop(flush_pool *pool) { (void)pool; }
+static inline void pool_again(flush_pool *pool) { (void)pool; }
 static inline int pool_fd(flush_pool *pool) { (void)pool; return -1; }
 static inline void pool_clear(flush_pool *pool) { (void)pool; }
 static inline void pool_close(flush_pool *pool) { (void)pool; }
@@ -71,6 +74,7 @@ typedef struct flush_pool {
     pthread_cond_t wake;
     flush_job *first, *last;      /* waiting */
     flush_job *ended, *ended_last;
+    int ended_count;
     int closing;
     int started;                  /* threads that run */
     int read_fd, write_fd;        /* the same descriptor when it is an eventfd */
@@ -193,6 +197,7 @@ static void *flush_run(void *argument) {
         pthread_mutex_lock(&pool->mutex);
         if (pool->ended_last == NULL) pool->ended = job; else pool->ended_last->next = job;
         pool->ended_last = job;
+        pool->ended_count++;
         flush_signal(pool);
     }
     pthread_mutex_unlock(&pool->mutex);
@@ -255,13 +260,38 @@ static inline void pool_submit(flush_pool *pool, flush_job *job) {
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* The ended jobs as a list that is the caller's, oldest first; NULL when there are none. */
-static inline flush_job *pool_take(flush_pool *pool) {
+/* How many jobs have ended and are not dropped yet. */
+static inline int pool_ended(flush_pool *pool) {
     pthread_mutex_lock(&pool->mutex);
-    flush_job *jobs = pool->ended;
-    pool->ended = pool->ended_last = NULL;
+    int count = pool->ended_count;
     pthread_mutex_unlock(&pool->mutex);
-    return jobs;
+    return count;
+}
+
+/* The one of them that ended first, NULL when there are none. It is the pool's until pool_drop. */
+static inline flush_job *pool_first(flush_pool *pool) {
+    pthread_mutex_lock(&pool->mutex);
+    flush_job *job = pool->ended;
+    pthread_mutex_unlock(&pool->mutex);
+    return job;
+}
+
+/* Free the one of them that ended first. */
+static inline void pool_drop(flush_pool *pool) {
+    pthread_mutex_lock(&pool->mutex);
+    flush_job *job = pool->ended;
+    if (job != NULL) {
+        pool->ended = job->next;
+        if (pool->ended == NULL) pool->ended_last = NULL;
+        pool->ended_count--;
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    free(job);
+}
+
+/* Make the descriptor readable again where jobs have ended that are not dropped. */
+static inline void pool_again(flush_pool *pool) {
+    if (pool_ended(pool) > 0) flush_signal(pool);
 }
 
 static inline int pool_fd(flush_pool *pool) { return pool->read_fd; }

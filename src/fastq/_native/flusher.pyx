@@ -2,7 +2,7 @@
 
 Rules
 - One SyncThreads is used by one Python thread. Jobs run in any order; the files of one job are taken in the order given.
-- The caller keeps a job's descriptors open until `drain` has reported it.
+- The caller keeps a job's descriptors open until `take` has reported it. A job stays here until then, whatever `take` raises.
 - After a fork the child has no threads: it must not use the object, and freeing it there only leaks.
 """
 
@@ -35,7 +35,10 @@ cdef extern from "flusher.h" nogil:
     int flush_resident(int fd, int64_t position, int64_t size) noexcept
     flush_pool* pool_open(int threads) noexcept
     void pool_submit(flush_pool* pool, flush_job* job) noexcept
-    flush_job* pool_take(flush_pool* pool) noexcept
+    int pool_ended(flush_pool* pool) noexcept
+    flush_job* pool_first(flush_pool* pool) noexcept
+    void pool_drop(flush_pool* pool) noexcept
+    void pool_again(flush_pool* pool) noexcept
     int pool_fd(flush_pool* pool) noexcept
     void pool_clear(flush_pool* pool) noexcept
     void pool_close(flush_pool* pool) noexcept
@@ -136,11 +139,11 @@ cdef class SyncThreads:
             self.pool = NULL
 
     def submit(self, int64_t job, fds):
-        """Sync the files with these descriptors, in order; `drain` reports `job`."""
+        """Sync the files with these descriptors, in order; `take` reports `job`."""
         self._add(job, array("i", fds).tobytes(), len(fds), FLUSH_SYNC)
 
     def remove(self, int64_t job, paths):
-        """Unlink the files at these paths, and remove directories that are empty by then, in order; `drain` reports `job`.
+        """Unlink the files at these paths, and remove directories that are empty by then, in order; `take` reports `job`.
 
         What is not there is passed over.
         """
@@ -150,7 +153,7 @@ cdef class SyncThreads:
         self._add(job, b"".join(path + b"\0" for path in raw), len(raw), FLUSH_REMOVE)
 
     def begin(self, int64_t job, int fd, int64_t position, int64_t size):
-        """Begin to write a range of the file to the disk, as `write_range` does; `drain` reports `job`."""
+        """Begin to write a range of the file to the disk, as `write_range` does; `take` reports `job`."""
         self._add(job, array("q", (fd, position, size)).tobytes(), 1, FLUSH_BEGIN)
 
     cdef int _add(self, int64_t job, bytes content, Py_ssize_t count, int kind) except -1:
@@ -168,29 +171,42 @@ cdef class SyncThreads:
         return 0
 
     def fileno(self):
-        """The descriptor that is readable when `drain` has something to report."""
+        """The descriptor that is readable when there is something to `take`."""
         if self.pool == NULL:
             closed()
         return pool_fd(self.pool)
 
-    def drain(self):
-        """(job, errno or 0, number of the file that failed) of the jobs that have ended since the last call. Never waits."""
-        cdef flush_job* entry
-        cdef flush_job* following
+    def ended(self):
+        """How many jobs have ended that `take` has not reported. Never waits. The descriptor is readable again when more end."""
         if self.pool == NULL:
             closed()
         pool_clear(self.pool)
-        entry = pool_take(self.pool)
-        ended = []
-        while entry != NULL:
-            following = entry.next
-            ended.append((entry.id, entry.code, entry.at))
-            free(entry)
-            entry = following
-        return ended
+        return pool_ended(self.pool)
+
+    def take(self, dict jobs not None):
+        """Of the job that ended first of them: what `jobs` has under its number, from where it goes; errno or 0; number of the file that
+        failed. None where there is none. Never waits. MemoryError, KeyError: it is still there, and in `jobs`."""
+        cdef flush_job* entry
+        cdef object number, taken
+        if self.pool == NULL:
+            closed()
+        entry = pool_first(self.pool)
+        if entry == NULL:
+            return None
+        number = entry.id
+        taken = (jobs[number], entry.code, entry.at)
+        del jobs[number]  # nothing from here on needs memory
+        pool_drop(self.pool)
+        return taken
+
+    def again(self):
+        """Have the descriptor be readable where not all that has ended was taken."""
+        if self.pool == NULL:
+            closed()
+        pool_again(self.pool)
 
     def close(self):
-        """Finish the jobs that wait, and end the threads; waits for the disk. What has not been drained is dropped."""
+        """Finish the jobs that wait, and end the threads; waits for the disk. What has not been taken is dropped."""
         if self.pool != NULL:
             with nogil:
                 pool_close(self.pool)

@@ -396,7 +396,11 @@ def test_sync_threads_refuse_what_they_cannot_do() -> None:
         threads.submit(1, ["no descriptor"])  # type: ignore[list-item]
     threads.submit(2, [])
     wait_readable(threads.fileno(), 10_000)
-    assert threads.drain() == [(2, 0, 0)]
+    with pytest.raises(KeyError):
+        threads.take({})
+    jobs = {1: "one", 2: "two"}
+    assert (threads.ended(), threads.take(jobs), jobs) == (1, ("two", 0, 0), {1: "one"})
+    assert (threads.ended(), threads.take(jobs)) == (0, None)
     with pytest.raises(ValueError, match="null byte"):
         threads.remove(3, ["a\0b"])
     threads.close()

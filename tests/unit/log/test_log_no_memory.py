@@ -7,6 +7,7 @@ A step is an allocation, of the interpreter or of what is native.
 from __future__ import annotations
 
 import os
+import select
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,9 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
+from fastq_broker.log.files import READ, FileHandle, Files
+from fastq_broker.log.flusher import wait_readable
+from fastq_broker.log.native_flusher import NativeFlusher
 from log_support import START_MS, crash, one_batch, open_manager
 
 from fastq._native.records import CONTROL_ABORT, build_transaction_marker, iter_headers, stamp
@@ -218,5 +222,47 @@ def test_an_append_for_which_memory_stays_short_is_there_or_is_not(tmp_path: Pat
         quiet = 0 if failed else quiet + 1
         if quiet > 20:
             assert offline
+            return
+    raise AssertionError("it never ends")
+
+
+def teller(told: list[int], number: int) -> Callable[[OSError | None], None]:
+    """Whoever waits for a job, in the memory that there is."""
+
+    def tell(error: OSError | None) -> None:
+        told[number] += error is None
+
+    return tell
+
+
+@pytest.mark.parametrize("count", [1, 3, 200])
+@alone
+def test_every_job_that_has_ended_is_told_of_once_whatever_memory_there_was_to_hear_of_it(
+    tmp_path: Path, count: int
+) -> None:
+    """Those of other logs are among them: what is on disk would never count as such."""
+    flusher, directory = NativeFlusher(1), FileHandle(Files(), str(tmp_path), READ)
+    short, quiet = 0, 0
+    for step in range(10_000):
+        told = [0] * 100
+        for number in range(len(told)):
+            flusher.submit([directory], teller(told, number))
+        while flusher._threads.ended() < len(told):
+            wait_readable(flusher.fileno())
+        flusher._threads.again()
+        failed = fails(flusher.drain, step, count)
+        assert max(told) <= 1, step
+        left = not all(told)
+        if left:
+            short += 1
+            ready = select.poll()
+            ready.register(flusher.fileno(), select.POLLIN)
+            assert ready.poll(0), step
+            flusher.drain()
+        assert told == [1] * len(told), step
+        quiet = 0 if failed or left else quiet + 1
+        if quiet > 20:
+            assert short > 5
+            flusher.close()
             return
     raise AssertionError("it never ends")
