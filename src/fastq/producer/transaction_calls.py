@@ -2,7 +2,8 @@
 
 Rules
 - A call changes the state machine and waits until it has settled, at most `max_block_ms` or the timeout given; a time-out
-  decides nothing, and the same call again goes on waiting. It is written once, as a generator (calls.py), for both producers.
+  decides nothing, and the same call again goes on waiting, or tells what was decided meanwhile. It is
+  written once, as a generator (calls.py), for both producers.
 - `send_offsets` does not wait: its answer is waited for, and its error raised, by the commit.
 - The context managers commit when their block ends and abort when it raises. What the abort cannot mend is raised.
 - A consumer that goes with a transaction goes on from what is committed whenever the transaction is not: what was read for it is
@@ -105,6 +106,9 @@ def offsets_to_send(
 class TransactionOperations(ProducerCalls):
     """The calls of both producers, as generators."""
 
+    _commit_unheard = False
+    """A commit was begun that no call has waited for to its end: it may be through by now, and who calls again is to hear of it."""
+
     def _transactions(self) -> Transactions:
         transactions = self._parts.transactions
         if transactions is None:
@@ -149,12 +153,17 @@ class TransactionOperations(ProducerCalls):
             yield from self._init_transactions(None)
         with self._guard:
             transactions.begin()
+            self._commit_unheard = False
 
     def _commit_transaction(self, timeout: float | None) -> Calls[None]:
         check_timeout(timeout)
         transactions = self._transactions()
         limit = self._max_block_s if timeout is None else timeout
         end, waiting = time.monotonic() + limit, self._places_wanted()
+        if self._commit_unheard and transactions.state in (State.READY, State.INITIALIZING):
+            yield from self._settled(transactions, "commit_transaction", limit)
+            self._commit_unheard = False
+            return
         if (
             transactions.state is State.IN_TRANSACTION
             and waiting()
@@ -170,13 +179,22 @@ class TransactionOperations(ProducerCalls):
             )
         with self._guard:
             transactions.begin_commit()
+            self._commit_unheard = True
         yield from self._settled(transactions, "commit_transaction", max(end - time.monotonic(), 0.0))
+        self._commit_unheard = False
 
     def _abort_transaction(self, timeout: float | None) -> Calls[None]:
         check_timeout(timeout)
         transactions = self._transactions()
         with self._guard:
+            if self._commit_unheard and transactions.state in (State.READY, State.INITIALIZING):
+                raise TransactionStateError(
+                    "cannot abort: the commit that was begun is through, and the transaction is committed",
+                    transactional_id=transactions.transactional_id,
+                    hint="Go on with the next one; commit_transaction() would have told the same",
+                )
             transactions.begin_abort()
+            self._commit_unheard = False
         self._abort_begun()
         yield from self._settled(transactions, "abort_transaction", timeout)
 

@@ -175,7 +175,7 @@ class Transactions:
 
     def begin_abort(self) -> None:
         """Give the transaction up: what has not been sent is not. Again, and with nothing to abort: no effect."""
-        if self.state in (State.ABORTING, State.READY):
+        if self.state in (State.ABORTING, State.INITIALIZING, State.READY):
             return
         if self.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             self._wrong_state("abort")

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 from waiting_bench import committed, no_metadata, run
@@ -13,6 +14,7 @@ from fastq.errors import (
     TransactionAborted,
     TransactionFenced,
     TransactionStateError,
+    TransactionTimeout,
 )
 from fastq.producer import AsyncProducer
 from fastq.producer.transaction_states import Action, State
@@ -279,3 +281,55 @@ def test_many_records_wait_for_their_turn_and_their_topic_within_one_time(shared
             await producer.abort_transaction()
 
     run(main, shared_broker)
+
+
+@pytest.mark.parametrize("then", ["commit", "abort", "begin"])
+def test_a_commit_that_goes_through_after_its_time_is_told_by_the_next_call(make, shared_broker, topic, then):
+    """That was told that no transaction is open, and an abort that there was nothing to do: as if it had not been committed."""
+    producer = make(transactional_id=f"unheard-{topic}", linger_ms=1)
+    producer.begin_transaction()
+    producer.send(topic, b"there")
+    with pytest.raises(TransactionTimeout):
+        producer.commit_transaction(0)
+    for _ in range(1000):
+        if producer._parts.transactions.state is State.READY:
+            break
+        time.sleep(0.01)
+    if then == "begin":
+        producer.begin_transaction()
+        producer.abort_transaction()
+    else:
+        if then == "abort":
+            for _ in range(2):
+                with pytest.raises(TransactionStateError, match="the transaction is committed"):
+                    producer.abort_transaction()
+        producer.commit_transaction()
+    with pytest.raises(TransactionStateError, match="no transaction is open"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert committed(shared_broker, topic) == [b"there"]
+
+
+def test_a_commit_that_is_cancelled_and_goes_through_is_told_by_the_next_call(shared_broker, topic):
+    async def main(producer):
+        await producer.begin_transaction()
+        await producer.send(topic, b"there")
+        commit = asyncio.ensure_future(producer.commit_transaction())
+        await asyncio.sleep(0)
+        commit.cancel()
+        for _ in range(1000):
+            if producer._parts.transactions.state is State.READY:
+                break
+            await asyncio.sleep(0.01)
+        await producer.commit_transaction()
+
+    run(main, shared_broker)
+    assert committed(shared_broker, topic) == [b"there"]
+
+
+def test_an_abort_that_is_called_again_waits_for_the_new_producer_id(make, topic):
+    producer = make(transactional_id=f"again-{topic}")
+    transactions = producer._parts.transactions
+    transactions.initialize()  # as it is where the coordinator had forgotten the old one
+    producer.abort_transaction()
+    assert transactions.state is State.READY
