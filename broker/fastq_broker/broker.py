@@ -244,6 +244,9 @@ class Broker(Ports):
         """Open the metadata, and have this broker in it."""
         cluster = self.cluster
         if cluster is None:
+            await self.read_ahead.call(self.controller.read)
+            if self._giving_up:
+                raise StartStopped("stopped before it was ready")
             self.controller.open()
             self._opened.append(self.controller.close)
             self.controller.register_broker(self.advertised_listeners)

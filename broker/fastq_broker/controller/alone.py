@@ -12,9 +12,19 @@ from fastq.protocol.messages import PartitionChangeRecord, RegisterBrokerRecord
 from fastq.protocol.uuid import random_uuid
 from fastq_broker.config import Listener
 from fastq_broker.controller import features
-from fastq_broker.controller.image import NO_LEADER, MetadataImage, PartitionImage, Record
+from fastq_broker.controller.image import NO_LEADER, MetadataDelta, MetadataImage, PartitionImage, Record
 
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+
+def begun(image: MetadataImage, bootstrap: Iterable[Record]) -> MetadataImage:
+    """What this node begins with: the image, in a new cluster with the records that it is formatted with."""
+    if features.METADATA_VERSION in image.features:
+        return image
+    planned = MetadataDelta(image)
+    for record in bootstrap:
+        planned.replay(record)
+    return planned.apply(image.offset, image.epoch, image.timestamp_ms)
 
 
 def registration(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastq.errors import (
     ConfigError,
@@ -173,8 +173,33 @@ class Controller(Changes):
         lacks, or have what would protect and is not honoured; MetadataError when the log is damaged. Listeners hear of
         everything found, as one delta from nothing.
         """
+        if loop is not None:
+            self._make_quorum(loop=loop, ports=ports, client_config=client_config)
+            self.quorum.on_fatal = on_fatal
+            self._join()
+            return self.image
+        if not self._opened:
+            self.read()
+        self.quorum.start()
+        for _ in range(2):  # what came before, and with what a leader begins
+            self.quorum.settle()
+        return self.image
+
+    def read(self) -> None:
+        """The part of `open` that takes long where there is much metadata, for a node that is alone: all but taking the lead. May be done
+        in a thread beforehand, if nobody uses the controller or the files of the log directories meanwhile. Raises what `open` does."""
+        self._make_quorum()
+        self._replay()
+        first = alone.begun(self.pending, self._directory.bootstrap_records)
+        problems = features.unsupported({**first.features, features.KRAFT_VERSION: self.quorum.kraft_version})
+        if problems:
+            raise ConfigError(f"{self._directory.path} cannot be opened: {'; '.join(problems)}")
+        self.unprotected = fail_closed.unprotected(first, self.config.insecure_ignore)
+
+    def _make_quorum(self, **others: Any) -> None:
+        """Format what is new and open the log; `others`, where there are any: how they are reached."""
         self._clean_epoch = clean_shutdown_epoch([Path(directory) for directory in self.config.log_dirs])
-        log = self._directory.open(self._clean_epoch, alone=loop is None)
+        log = self._directory.open(self._clean_epoch, alone=not others)
         self.quorum = MetadataQuorum(
             self.config,
             self._directory,
@@ -182,12 +207,9 @@ class Controller(Changes):
             clock=self.clock,
             monotonic_ms=self.monotonic_ms,
             on_news=self._news,
-            loop=loop,
-            ports=ports,
-            client_config=client_config,
             surroundings=self._here,
+            **others,
         )
-        self.quorum.on_fatal = on_fatal
         self.snapshots = SnapshotKeeper(
             self.config,
             log,
@@ -199,24 +221,6 @@ class Controller(Changes):
         self._opened = True
         self.image = self.pending = MetadataImage(cluster_id=self._directory.cluster_id)
         self._replayer = Replayer(self.image)
-        if loop is not None:
-            self._join()
-            return self.image
-        self._replay()
-        first = self.pending
-        if features.METADATA_VERSION not in first.features:
-            planned = MetadataDelta(first)
-            for record in self._directory.bootstrap_records:
-                planned.replay(record)
-            first = planned.apply(first.offset, first.epoch, first.timestamp_ms)
-        problems = features.unsupported({**first.features, features.KRAFT_VERSION: self.quorum.kraft_version})
-        if problems:
-            raise ConfigError(f"{self._directory.path} cannot be opened: {'; '.join(problems)}")
-        self.unprotected = fail_closed.unprotected(first, self.config.insecure_ignore)
-        self.quorum.start()
-        for _ in range(2):  # what came before, and with what a leader begins
-            self.quorum.settle()
-        return self.image
 
     def _join(self) -> None:
         """Take part in a quorum of several: begin with the latest snapshot, and go on as records are committed."""

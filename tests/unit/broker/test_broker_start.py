@@ -8,14 +8,19 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fastq_broker.broker import Broker, StartFailed
+from fastq_broker.broker import Broker, StartFailed, StartStopped
 from fastq_broker.config import BrokerConfig
+from fastq_broker.controller.image import MetadataDelta
+from fastq_broker.controller.replay import Replayer
 from fastq_broker.controller.storage import format_directories
 from fastq_broker.descriptors import DescriptorPlan
+from fastq_broker.metrics import BrokerMetrics, MeteredRouter
 
 from fastq.errors import ConfigError, FastqError
 
@@ -117,6 +122,48 @@ def test_a_start_that_fails_later_leaves_no_threads(tmp_path: Path, at: str, mon
     assert threads() < before + TIMES
     monkeypatch.undo()
     start(tmp_path)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_loop_goes_on_while_a_lone_node_reads_its_metadata(
+    tmp_path: Path, stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Health is answered meanwhile, and a signal is heard."""
+    start(tmp_path)
+    reads, goes_on = threading.Event(), threading.Event()
+    begin_at = Replayer.begin_at
+
+    def wait(replayer: Replayer, *arguments: Any) -> MetadataDelta:
+        reads.set()
+        assert goes_on.wait(20), "the loop stands still"
+        return begin_at(replayer, *arguments)
+
+    monkeypatch.setattr(Replayer, "begin_at", wait)
+    config = BrokerConfig.from_mapping({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"})
+
+    async def run() -> None:
+        broker = Broker(config, asyncio.get_running_loop())
+        made.append(broker)
+        metrics = BrokerMetrics(broker, MeteredRouter(broker))
+        starting = asyncio.ensure_future(broker.start())
+        assert await asyncio.to_thread(reads.wait, 20)
+        assert metrics.death() is None and metrics.problem() == "the broker is starting"
+        assert "kafka_server_raftmetrics_current_leader" in metrics.text()
+        if stopped:
+            broker.stop_start()
+        goes_on.set()
+        try:
+            await starting
+        finally:
+            await broker.close()
+
+    if stopped:
+        with pytest.raises(StartStopped):
+            asyncio.run(run())
+        monkeypatch.undo()
+        start(tmp_path)
+    else:
+        asyncio.run(run())
 
 
 def among_others() -> dict[str, str]:
