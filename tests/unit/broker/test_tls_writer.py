@@ -8,8 +8,8 @@ import ssl
 from pathlib import Path
 
 import pytest
+from connection_world import ECHO, FILE, EchoRouter, request, response
 from fastq_broker.server import Limits, Server
-from test_connection import ECHO, FILE, EchoRouter, request, response
 
 CERTIFICATE = Path(__file__).with_name("localhost.pem")  # self-signed, for these tests alone
 

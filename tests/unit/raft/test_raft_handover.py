@@ -8,8 +8,8 @@ import pytest
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.messages import Answer, EndEpoch, Vote
 from fastq_broker.raft.roles import Role
+from raft_setting import ME, B, C, Setting, T, from_leader
 from raft_world import Member, World
-from test_raft_rules import ME, B, C, Setting, T, from_leader
 
 from fastq.errors import ErrorCode
 

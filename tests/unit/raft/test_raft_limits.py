@@ -7,7 +7,7 @@ import os
 
 import pytest
 from fastq_broker.raft.roles import NoRoom
-from test_raft_rules import Setting
+from raft_setting import Setting
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO])

@@ -21,8 +21,8 @@ from fastq_broker.raft.messages import (
 )
 from fastq_broker.raft.roles import Role, Send
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Said, Voter, VoterHistory, VoterSet
+from raft_setting import ME, PLACES, VOTERS, B, C, Setting, T
 from raft_world import Entry
-from test_raft_rules import ME, PLACES, VOTERS, B, C, Setting, T
 
 from fastq.errors import ErrorCode
 from fastq.protocol.uuid import uuid_to_str

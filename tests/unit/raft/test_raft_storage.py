@@ -24,8 +24,8 @@ from fastq_broker.raft.storage import DiskLog, DiskVotes
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Said, Voter, VoterSet
 from faulty_files import Fault, FaultyFiles
 from raft_members import VALUE, Disk
+from raft_setting import PLACES, Setting, T, from_leader
 from raft_world import MemoryLog
-from test_raft_rules import PLACES, Setting, T, from_leader
 
 from fastq._native.records import decode_records
 from fastq.errors import KafkaStorageError
