@@ -19,7 +19,8 @@ from unittest import mock
 import pytest
 
 from fastq import Admin, AsyncAdmin, AsyncConsumer, AsyncConsumerPool, AsyncProducer, Consumer, ConsumerPool, Producer
-from fastq.errors import ClientClosed
+from fastq.consumer.retry import RetryPolicy
+from fastq.errors import ClientClosed, ConfigError, FastqError, WrongEventLoop
 
 NOWHERE = "127.0.0.1:1"
 BLOCKING: list[type[Any]] = [Producer, Consumer, Admin]
@@ -198,3 +199,52 @@ def test_a_held_method_names_what_it_was_called_on(cls: type[Any]) -> None:
     for wrong in ((), (object(),), (cls,)):
         with pytest.raises(TypeError, match=r"Producer\.flush\(\) is called on an object of its class"):
             cls.flush(*wrong)
+
+
+@pytest.mark.parametrize("cls", [ConsumerPool, AsyncConsumerPool])
+def test_a_pool_refuses_clients_of_the_other_kind_before_it_reads(cls: type[Any]) -> None:
+    settings: dict[str, Any] = {"bootstrap_servers": NOWHERE, "enable_auto_commit": False, "group_id": "g"}
+    dead = RetryPolicy(dead_letter_topic="dead")
+
+    async def main() -> None:
+        with Consumer("in", **settings) as blocking, Producer(bootstrap_servers=NOWHERE) as producer:
+            async with (
+                AsyncConsumer("in", **settings) as other,
+                AsyncProducer(bootstrap_servers=NOWHERE) as async_producer,
+            ):
+                if cls is ConsumerPool:
+                    right, wrong, right_producer, wrong_producer = blocking, other, producer, async_producer
+                    handler: Any = print
+                    kinds = "a Consumer here, got AsyncConsumer", "a Producer here, got AsyncProducer"
+                else:
+                    right, wrong, right_producer, wrong_producer = other, blocking, async_producer, producer
+                    handler = asyncio.sleep
+                    kinds = "an AsyncConsumer here, got Consumer", "an AsyncProducer here, got Producer"
+                cls(right, handler, retry=dead, producer=right_producer)
+                with pytest.raises(ConfigError, match=kinds[0]):
+                    cls(wrong, handler)
+                with pytest.raises(ConfigError, match=kinds[1]):
+                    cls(right, handler, retry=dead, producer=wrong_producer)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("cls", "call"),
+    [
+        (AsyncConsumer, lambda client: client.end_offsets([("in", 0)], timeout=0.01)),
+        (AsyncAdmin, lambda client: client.list_topics(timeout=0.01)),
+    ],
+)
+def test_a_client_in_another_loop_says_what_to_do(cls: type[Any], call: Callable[[Any], Awaitable[Any]]) -> None:
+    own, other = asyncio.new_event_loop(), asyncio.new_event_loop()
+    client = cls(bootstrap_servers=NOWHERE)
+    try:
+        with contextlib.suppress(FastqError):
+            own.run_until_complete(call(client))  # nobody is there, but the loop is chosen
+        with pytest.raises(WrongEventLoop, match=r"another event loop\. Make a client in each loop"):
+            other.run_until_complete(call(client))
+    finally:
+        own.run_until_complete(client.close())
+        own.close()
+        other.close()

@@ -19,7 +19,7 @@ from fastq.consumer.async_consumer import AsyncConsumer
 from fastq.consumer.consumer import Consumer
 from fastq.consumer.group.membership import ChangeKind
 from fastq.consumer.lanes import Lanes, Task
-from fastq.consumer.retry import DeadLetter, RetryPolicy, check_producer
+from fastq.consumer.retry import DeadLetter, RetryPolicy, check_client, check_producer
 from fastq.errors import ConfigError, FastqError, KafkaError
 from fastq.metadata import OffsetAndMetadata, TopicPartition
 
@@ -82,10 +82,12 @@ class PoolBase:
         order: str,
         retry: RetryPolicy | None,
         producer: Any,
+        asynchronous: bool,
         pending_max: int,
         commit_interval_ms: int,
         drain_timeout: float,
     ) -> None:
+        check_client("the consumer of a pool", consumer, "Consumer", asynchronous)
         int_of(workers, "workers", 1)
         int_of(pending_max, "pending_max", 1)
         number_of(commit_interval_ms, "commit_interval_ms", 0)
@@ -99,7 +101,7 @@ class PoolBase:
                 "enable_auto_commit=False, the pool commits"
             )
         self.retry = ONCE if retry is None else retry
-        check_producer(self.retry, producer)
+        check_producer(self.retry, producer, asynchronous=asynchronous)
         self.producer = producer
         self.workers = workers
         self.pending_max = pending_max

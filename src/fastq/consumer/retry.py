@@ -69,12 +69,13 @@ class SetAsideLog:
         if left_out is not None:
             logger.log(
                 logging.ERROR if letter is None else logging.WARNING,
-                "%s-%d at offset %d %s after %d attempts: %.*r%s",
+                "%s-%d at offset %d %s after %d attempt%s: %.*r%s",
                 record.topic,
                 record.partition,
                 record.offset,
                 "is skipped" if letter is None else f"was set aside in {letter.topic}",
                 attempts,
+                "" if attempts == 1 else "s",
                 LOGGED_CHARACTERS_MAX,
                 error,
                 more(left_out, " of this topic"),
@@ -187,7 +188,7 @@ class RetryPolicy:
         handler: a plain function, done with the record when it returns; ConfigError for another. producer: a `Producer` for the
         dead-letter topic; it has acknowledged the record when this returns.
         """
-        check_producer(self, producer)
+        check_producer(self, producer, asynchronous=False)
         check_handler(handler)
         rng, attempts = random.Random(), 0
         while True:
@@ -208,7 +209,7 @@ class RetryPolicy:
     def set_aside(self, record: Record, error: Exception, producer: Any = None, *, attempts: int = 1) -> None:
         """End with a record that failed for good, as `call` does: write it to the dead-letter topic, log that it is skipped, or raise
         RecordFailed. For a record that could not be read, that is a DeserializationError: `set_aside(error.raw, error, producer)`."""
-        check_producer(self, producer)
+        check_producer(self, producer, asynchronous=False)
         letter = self.dead_letter(record, error, attempts)
         if letter is not None:
             producer.send(letter.topic, letter.value, key=letter.key, headers=letter.headers).result()
@@ -220,7 +221,7 @@ class RetryPolicy:
         self, handler: Callable[[Record], Awaitable[object]], record: Record, producer: Any = None
     ) -> None:
         """`call` for a coroutine function, with an `AsyncProducer`. ConfigError for one that answers nothing to await."""
-        check_producer(self, producer)
+        check_producer(self, producer, asynchronous=True)
         check_async_handler(handler)
         rng, attempts = random.Random(), 0
         while True:
@@ -244,7 +245,7 @@ class RetryPolicy:
         self, record: Record, error: Exception, producer: Any = None, *, attempts: int = 1
     ) -> None:
         """`set_aside` with an `AsyncProducer`."""
-        check_producer(self, producer)
+        check_producer(self, producer, asynchronous=True)
         letter = self.dead_letter(record, error, attempts)
         if letter is not None:
             await (await producer.send(letter.topic, letter.value, key=letter.key, headers=letter.headers))
@@ -253,10 +254,25 @@ class RetryPolicy:
             raise failure
 
 
-def check_producer(policy: RetryPolicy, producer: Any) -> None:
-    """Raises ValueError when a policy has a dead-letter topic and nobody to write to it."""
+def check_producer(policy: RetryPolicy, producer: Any, *, asynchronous: bool) -> None:
+    """Raises ValueError when a policy has a dead-letter topic and nobody to write to it, ConfigError for a producer of the other kind."""
     if policy.dead_letter_topic is not None and producer is None:
         raise ValueError(f"dead_letter_topic={policy.dead_letter_topic!r} needs a producer")
+    if producer is not None:
+        check_client("the producer of dead letters", producer, "Producer", asynchronous)
+
+
+def check_client(what: str, client: Any, name: str, asynchronous: bool) -> None:
+    """Raises ConfigError for a blocking client where an asyncio one is meant, or the other way round.
+
+    By how it is entered, so that a stand-in of a test passes.
+    """
+    wanted, other = ("__aenter__", "__enter__") if asynchronous else ("__enter__", "__aenter__")
+    if hasattr(client, other) and not hasattr(client, wanted):
+        raise ConfigError(
+            f"{what} is {'an Async' if asynchronous else 'a '}{name} here, got {type(client).__name__}",
+            hint="ConsumerPool, call and set_aside take blocking clients, AsyncConsumerPool, call_async and set_aside_async asyncio ones",
+        )
 
 
 # -- what a handler may be

@@ -83,7 +83,8 @@ class AsyncDriver:
         running = asyncio._get_running_loop()
         if running is not None and running is not self.loop:
             raise WrongEventLoop(
-                "this client belongs to another event loop" + (", which is closed" if self.loop.is_closed() else "")
+                "this client belongs to another event loop" + (", which is closed" if self.loop.is_closed() else ""),
+                hint="Make a client in each loop, with `async with` in a coroutine",
             )
 
     def kick_threadsafe(self) -> None:

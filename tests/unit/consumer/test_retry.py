@@ -107,7 +107,7 @@ def test_skips_where_that_is_wanted_and_says_so_at_a_bounded_rate(
         policy.call(Handler(9), RECORD)
     now[0] += EVERY_S
     policy.call(Handler(9), RECORD)
-    told = "orders-3 at offset 17 is skipped after 1 attempts: RuntimeError('no luck')"
+    told = "orders-3 at offset 17 is skipped after 1 attempt: RuntimeError('no luck')"
     assert [
         (record.levelname, record.getMessage()) for record in caplog.records if record.name == "fastq.consumer"
     ] == [
@@ -130,7 +130,7 @@ def test_what_is_set_aside_is_said_at_a_bounded_rate(
     asyncio.run(policy.call_async(Handler(9, ValueError("x" * 9999)).later, RECORD, asynchronous))
     first, second = (record for record in caplog.records if record.name == "fastq.consumer")
     assert (first.levelname, second.levelname) == ("WARNING", "WARNING")
-    told = "orders-3 at offset 17 was set aside in dead after 1 attempts: "
+    told = "orders-3 at offset 17 was set aside in dead after 1 attempt: "
     assert first.getMessage() == f"{told}RuntimeError('no luck')"
     assert second.getMessage().startswith(f"{told}ValueError('xxx") and len(second.getMessage()) < 600
     assert second.getMessage().endswith(" (and 5 more of this topic since it was last said)")
@@ -304,3 +304,19 @@ def test_what_cannot_be_read_is_set_aside_as_its_bytes() -> None:
 def json_of(value: Any) -> Any:
     """What the serializer of a dead-letter producer makes of a value."""
     return serialize(json_serializer, "orders-dead", value, "value")
+
+
+def test_a_producer_of_the_other_kind_is_refused_before_the_handler_runs() -> None:
+    class Blocking(FakeProducer):
+        def __enter__(self) -> None: ...
+
+    class Asyncio(FakeAsyncProducer):
+        async def __aenter__(self) -> None: ...
+
+    policy = RetryPolicy(attempts=1, dead_letter_topic="dead")
+    handler = Handler(1)
+    with pytest.raises(ConfigError, match="is a Producer here, got Asyncio"):
+        policy.call(handler, RECORD, Asyncio())
+    with pytest.raises(ConfigError, match="is an AsyncProducer here, got Blocking"):
+        asyncio.run(policy.call_async(handler, RECORD, Blocking()))  # type: ignore[arg-type]
+    assert handler.calls == 0
