@@ -192,24 +192,26 @@ class Transactions:
 
     def check_send(self) -> None:
         """Raise the reason why no record is accepted now."""
-        if self.state is not State.IN_TRANSACTION:
-            self._wrong_state("send")
+        if (state := self.state) is not State.IN_TRANSACTION:
+            self._wrong_state("send", state)
 
     def check_outcome(self) -> None:
         """Raise the error that the producer is in, if it is in one."""
         if self.error is not None:
             raise self.error.with_traceback(None)
 
-    def _wrong_state(self, what: str) -> NoReturn:
+    def _wrong_state(self, what: str, state: State | None = None) -> NoReturn:
         self.check_outcome()
         hints = {
             State.COMMITTING: "Wait for commit_transaction to return; after a TransactionTimeout, interrupt or cancellation call it again",
             State.ABORTING: "Wait for abort_transaction to return; after a TransactionTimeout, interrupt or cancellation call it again",
             State.IN_TRANSACTION: "Commit or abort the open one first",
         }
-        hint = hints.get(self.state, "Open a transaction with `with producer.transaction():` or begin_transaction()")
+        hint = hints.get(
+            state or self.state, "Open a transaction with `with producer.transaction():` or begin_transaction()"
+        )
         raise TransactionStateError(
-            f"cannot {what}: {self.state.value}", transactional_id=self.transactional_id, hint=hint
+            f"cannot {what}: {(state or self.state).value}", transactional_id=self.transactional_id, hint=hint
         )
 
     # -- states ---------------------------------------------------------------------------------------------------
@@ -495,12 +497,9 @@ class Transactions:
             self._look_again(now + LOOK_AGAIN_S)
             return
         coordinator.busy = True
-        self.core.send(
-            node_id,
-            requests.find_coordinator(coordinator.key_type, coordinator.key),
-            partial(self._answered, coordinator, partial(self._found, coordinator)),
-            timeout_s=self._request_timeout_s,
-        )
+        request = requests.find_coordinator(coordinator.key_type, coordinator.key)
+        handler = partial(self._answered, coordinator, partial(self._found, coordinator))
+        self.core.send(node_id, request, handler, timeout_s=self._request_timeout_s)
 
     def _found(self, coordinator: Coordinator, response: Any) -> None:
         code, message, node_id = requests.coordinator_of(response, coordinator.key)

@@ -17,6 +17,7 @@ from fastq.errors import (
 )
 from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.producer.transaction_states import ACTIONS, MOVES, STALE_ANSWERS_MAX, Action, State, action_for
+from fastq.producer.transactions import Transactions
 from fastq.protocol.api import ApiKey
 
 # -- fencing and other ends
@@ -313,3 +314,13 @@ def test_what_was_appended_and_refused_until_its_retries_are_over_is_not_committ
     bench.commit()
     assert visible(core) == {0: [b"%d" % i for i in range(6)]}
     assert all(delivery.exception() is None for delivery in again)
+
+
+def test_a_send_that_is_too_early_by_a_moment_is_told_of_the_state_that_it_met():
+    """Another thread may begin a transaction in its middle: it was told that it cannot send as one is open."""
+    bench = Bench(TransactionCore())
+    states = iter([State.READY, State.IN_TRANSACTION, State.IN_TRANSACTION])
+    raced = type("Raced", (Transactions,), {"state": property(lambda _: next(states), lambda *_: None)})
+    bench.transactions.__class__ = raced
+    with pytest.raises(TransactionStateError, match=r"cannot send: no transaction is open .*Open a transaction"):
+        bench.transactions.check_send()

@@ -153,6 +153,7 @@ class Program:
             with pytest.raises(AbortableTransactionError):
                 await self.producer.commit_transaction()
             await self.abort()
+            return
         kind = self.random.random()
         if kind < 0.06:
             await self.commit()
