@@ -7,7 +7,9 @@ is alone can promise. Source: RaftClient as QuorumController uses it (KIP-595, K
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -218,7 +220,10 @@ class MetadataQuorum:
         """The batches of the log from an offset on. MetadataError where they cannot be read."""
         offset = start
         while offset < self._log.log_end_offset:
-            data = self._log.read(offset, READ_BYTES).read()
+            try:
+                data = self._log.read(offset, READ_BYTES).read()
+            except MemoryError as error:
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), self.file_of(offset)) from error
             if not data:
                 raise MetadataError(f"{self._log.path} has no records at offset {offset}")
             try:
@@ -239,6 +244,7 @@ class MetadataQuorum:
         disk fails: then nothing was written."""
         if not self.leads:
             raise NotController(f"node {self._machine.config.key.node_id} does not lead the metadata quorum")
+        begun_at = self.end_offset
         try:
             if self._directory.reserve.starting:
                 size_bytes = self._directory.reserve.spend(lambda: self._machine.append(values))
@@ -246,6 +252,12 @@ class MetadataQuorum:
                 size_bytes = self._machine.append(values)
         except KafkaStorageError:
             self._hand_over()
+            raise
+        except BaseException:
+            if (
+                self.end_offset > begun_at and self._driver.loop is not None
+            ):  # who writes it does not know that it is there
+                self._driver.resign("fails inside behind records that it has written")
             raise
         self.commit_times.written(self.end_offset)
         self._driver.turn()

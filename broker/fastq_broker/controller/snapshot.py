@@ -11,6 +11,7 @@ end offset; replay goes on from there. Offsets inside begin at 0. Source: Record
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -144,7 +145,11 @@ def read_snapshot(path: Path) -> Iterator[Batch]:
     """The batches of a snapshot, checksums checked; MetadataError when it cannot be read, or its footer is missing."""
     footer = False
     try:
-        for batch in decode_batches(read_file(path)):
+        try:
+            data = read_file(path)
+        except MemoryError as error:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path)) from error
+        for batch in decode_batches(data):
             footer = any(key[2:4] == b"\x00\x04" for key, _ in batch.controls)
             yield batch
     except ValueError as error:

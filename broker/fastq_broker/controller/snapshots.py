@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,7 @@ CLEAN_MS = 60_000
 class SnapshotKeeper:
     """Writes the snapshots of one node. Event-loop thread only.
 
-    Invariant: one snapshot at most is being written. `changed()` is called when there are others than before.
+    Invariant: one snapshot at most is being written. `changed` is called when there are others than before.
     """
 
     def __init__(
@@ -44,10 +45,10 @@ class SnapshotKeeper:
         history: VoterHistory,
         *,
         monotonic_ms: Callable[[], int],
-        changed: Callable[[], object],
+        changed: Callable[[Sequence[SnapshotId]], object],
         threads: Callable[[int, str], Executor] = ThreadPoolExecutor,
     ) -> None:
-        """`threads(count, name)` begins some, and `changed` hears of snapshots that come or go."""
+        """`threads(count, name)` begins some, and `changed` hears which snapshots there are, before the log begins behind one."""
         self._threads = threads
         self._config = config
         self._log = log
@@ -133,7 +134,8 @@ class SnapshotKeeper:
         assert ended is not None
         try:
             ended.result()
-        except OSError as error:
+        except (OSError, MemoryError) as failure:
+            error = failure if isinstance(failure, OSError) else OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             self._last_offset = 0
             self._bytes += self._config.metadata_log_max_record_bytes_between_snapshots
             self._not_before_ms = self._monotonic_ms() + RETRY_MS
@@ -159,7 +161,13 @@ class SnapshotKeeper:
         metadata.max.retention.bytes, or it reaches until longer ago than metadata.max.retention.ms."""
         self._cleaned_ms = self._monotonic_ms()
         directory = Path(self._log.path)
-        left = list_snapshots(directory)
+        try:
+            left = list_snapshots(directory)
+        except OSError as error:  # without a descriptor nobody knows what may go
+            self._cleaned_ms += RETRY_MS - CLEAN_MS
+            self._log.dir.refuse("looking for metadata snapshots", error.filename or self._log.path, error)
+            return
+        self._changed(left)
         sizes = {snapshot: _size(directory / snapshot.file_name) for snapshot in left}
         while len(left) > 1:
             oldest, following = left[:2]
@@ -175,7 +183,7 @@ class SnapshotKeeper:
             except OSError as error:  # it is in nobody's way; the next time tries it again
                 logger.warning("%s cannot be removed: %s", path, error.strerror or error)
             del left[0]
-        self._changed()
+            self._changed(left)
 
     def _goes(self, path: Path, snapshots_bytes: int, now_ms: int) -> str | None:
         """Why the oldest snapshot need not be kept; None where it has to be."""

@@ -22,7 +22,7 @@ from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.raft import wire
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.messages import Ask, Fetch, Vote
-from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, RaftFatal, Role, Send
+from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, NoRoom, RaftFatal, Role, Send
 from fastq_broker.surroundings import Surroundings
 from fastq_broker.turns import NEVER, Turns
 
@@ -86,7 +86,16 @@ class QuorumDriver:
     def start(self) -> None:
         """Take part."""
         self._log.on_advance(self._advanced)
-        self.machine.start(self.now())
+        try:
+            self.machine.start(self.now())
+        except (KafkaStorageError, NoRoom) as error:  # who is the only voter leads at once, where it can
+            if self.loop is None or not is_for_now(error):
+                raise
+            logger.error(
+                "node %d cannot lead its metadata quorum for now, and tries again: %s",
+                self.machine.config.key.node_id,
+                error,
+            )
         self.turn()
 
     def close(self) -> None:
@@ -118,7 +127,7 @@ class QuorumDriver:
         try:
             for effect in self.machine.poll(now):
                 if isinstance(effect, Send):
-                    self._send(effect)
+                    self._ask(effect)
                 else:
                     self._untold.append(effect)
                     self._tell_on(now)
@@ -216,6 +225,21 @@ class QuorumDriver:
             core = self._here.client(self._config(), of_controllers=True)
             self._network = core, AsyncDriver(core, self.loop)
         return self._network
+
+    def _ask(self, effect: Send) -> None:
+        """Send a question. One for which there is no descriptor or memory, as the first one needs what it is sent with, is as one that
+        nobody answers."""
+        try:
+            self._send(effect)
+        except (OSError, MemoryError) as error:
+            failures.say(
+                logger.warning,
+                f"questions of node {self.machine.config.key.node_id}",
+                "node %d cannot ask %s:%d for now, and tries again: %s",
+                *(self.machine.config.key.node_id, *effect.endpoint, error),
+            )
+            assert self.loop is not None
+            self.loop.call_soon(self._answered, effect.link, effect.ask, None, None)
 
     def _send(self, effect: Send) -> None:
         from fastq.net.peers import NODE_UNKNOWN

@@ -70,6 +70,16 @@ class RaftMachine(Membership):
                 self._poll_role(now)
             except NoRoom:
                 self._deadline = now + self._election_s()  # as one that has lost an election
+            except KafkaStorageError as error:
+                if not passes(error):
+                    raise
+                failures.say(
+                    logger.error,
+                    f"the first record of node {self.config.key.node_id}",
+                    "node %d, the only voter of its metadata quorum, cannot lead it for now: %s",
+                    self.config.key.node_id,
+                    error,
+                )
             if (self.role, self.epoch) == before:
                 break
         effects, self.effects = self.effects, []

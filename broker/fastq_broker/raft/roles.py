@@ -347,8 +347,8 @@ class Roles:
         self._count(now)
 
     def _lead(self, now: float) -> None:
-        """The election is won. What is not of this epoch is committed with the first record that is: who has no room for it leads no more,
-        unless nobody else can. Raises KafkaStorageError then."""
+        """The election is won. What is not of this epoch is committed with the first record that is: who has no room for it leads no more.
+        Raises KafkaStorageError where nobody else can: who asks for it hears why, or it stands again in a while."""
         me = self.config.key
         self._keep(self.epoch, me.node_id, None)  # as Kafka writes it down: who leads votes for nobody
         self.voted = None
@@ -364,7 +364,10 @@ class Roles:
         try:
             self.log.append_leader_change(self.epoch, me.node_id, voters, granting, says)
         except KafkaStorageError as error:
-            if not others or not passes(error):
+            if not passes(error):
+                raise
+            self._resigned(now, self.leadership.successors(self.voters))
+            if not others:
                 raise
             failures.say(
                 logger.error,
@@ -372,7 +375,6 @@ class Roles:
                 "node %d was elected in epoch %d and resigns: %s",
                 *(me.node_id, self.epoch, error),
             )
-            self._resigned(now, self.leadership.successors(self.voters))
             return
         self.log.flush()
         self._take_in(self.leadership.epoch_start)

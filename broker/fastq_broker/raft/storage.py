@@ -10,9 +10,11 @@ its name, which it gets once it is on disk and read through. Sources: KafkaMetad
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from fastq._native.records import decode_records, iter_headers, verify_crc
@@ -23,7 +25,7 @@ from fastq_broker.controller.image import MetadataError
 from fastq_broker.controller.records import ControlType, control_batch, data_batches, encode_control
 from fastq_broker.controller.snapshot import Batch, list_snapshots, read_snapshot
 from fastq_broker.controller.storage import QuorumState, sync_directory
-from fastq_broker.log.files import passes
+from fastq_broker.log.files import is_for_now, passes
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.log.reserve import Reserve
 from fastq_broker.raft.log import Vote
@@ -186,8 +188,12 @@ class DiskLog:
         except DecodeError as error:
             raise ValueError(str(error)) from error
         if taken:
-            self._log.append_as_follower(memoryview(records)[:taken], now_ms=self._now_ms())
-            self._latest = begun_at, self.end, said
+            try:
+                with self._writing():
+                    self._log.append_as_follower(memoryview(records)[:taken], now_ms=self._now_ms())
+            finally:
+                if self.end > begun_at:  # what goes to the next segment may have had no room any more
+                    self._latest = begun_at, self.end, [item for item in said if item.offset < self.end]
         return taken
 
     def append_leader_change(
@@ -216,7 +222,12 @@ class DiskLog:
     def _append_controls(self, epoch: int, controls: Sequence[tuple[bytes, bytes]]) -> None:
         now_ms = self._now_ms()
         batch, begun_at = control_batch(controls, base_offset=0, epoch=epoch, timestamp_ms=now_ms), self.end
-        self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
+        try:
+            with self._writing():
+                self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
+        except KafkaStorageError as error:
+            if not passes(error) or self.end == begun_at:  # memory may be short after it is there
+                raise
         found = (said_by(offset, key, value) for offset, (key, value) in enumerate(controls, begun_at))
         self._latest = begun_at, self.end, [said for said in found if said is not None]
 
@@ -243,9 +254,25 @@ class DiskLog:
                 raise self._log.dir.fail("taking back half a change of the metadata", self._log.path, cause) from error
             raise
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Do what may be done later where a shortage keeps it from being done, and nothing is changed. What it has left half done, so that
+        the directory is offline, ends this member: the next start finishes it. Raises KafkaStorageError."""
+        try:
+            yield
+        except MemoryError as error:
+            short = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            short.__cause__ = error
+            raise self._log.dir.refuse("writing", self._log.path, short) from short
+        except KafkaStorageError as error:
+            if self._log.dir.offline is None or not passes(error):
+                raise
+            raise KafkaStorageError(error.message, **error.context) from error
+
     def truncate(self, end: int) -> None:
         self._latest = None
-        self._log.truncate_to(end)
+        with self._writing():
+            self._log.truncate_to(end)
 
     def read(self, offset: int, bytes_max: int) -> bytes:
         try:
@@ -268,7 +295,7 @@ class DiskLog:
             logger.error(
                 "%s is gone, and was not removed by this node: it is served from the others that there are", path
             )
-            self.snapshots_changed()
+            self._snapshots = [other for other in self._snapshots if other != snapshot]
             return -1
         except OSError as error:
             raise self._log.dir.refuse("reading", str(path), error) from error
@@ -296,6 +323,8 @@ class DiskLog:
         try:
             said = said_by_snapshot(snapshot, read_snapshot(part))
         except MetadataError as error:
+            if is_for_now(error) and isinstance(error.__cause__, OSError):  # nobody knows what is in it
+                raise error.__cause__ from error
             part.unlink(missing_ok=True)
             raise ValueError(str(error)) from error
         try:
@@ -311,9 +340,12 @@ class DiskLog:
         # First: who hears that the log begins anew asks the leader by the epoch of what lies below it.
         self._snapshots = sorted({*self._snapshots, snapshot})
         try:
-            self._log.truncate_fully_and_start_at(snapshot.end_offset)
+            with self._writing():
+                self._log.truncate_fully_and_start_at(snapshot.end_offset)
         except KafkaStorageError as error:
-            if passes(error):
+            if (
+                passes(error) and self._log.loaded
+            ):  # else the old log is gone in part, and the snapshot is all that there is
                 self._withdraw(snapshot)
             raise
         self._latest = 0, self.end, said
@@ -329,9 +361,9 @@ class DiskLog:
         except OSError as error:
             raise self._log.dir.fail("removing a metadata snapshot", str(path), error) from error
 
-    def snapshots_changed(self) -> None:
-        """A snapshot was made here, or one was removed."""
-        self._snapshots = list_snapshots(self._directory)
+    def snapshots_changed(self, found: Sequence[SnapshotId] | None = None) -> None:
+        """A snapshot was made here, or one was removed: `found` are those that there are (None: it is looked for them). OSError."""
+        self._snapshots = list_snapshots(self._directory) if found is None else list(found)
 
 
 def _voter(key: ReplicaKey) -> LeaderChangeMessage.Voter:

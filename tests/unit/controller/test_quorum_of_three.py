@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from controllers import Cluster, Node, SimulatedBroker, active, free_ports, until_async
-from fastq_broker.controller import Controller, MetadataError, NewTopic, features
+from fastq_broker.controller import Controller, MetadataError, NewTopic, features, quorum
 from fastq_broker.controller.quorum import MetadataQuorum
 from fastq_broker.controller.snapshot import Batch
 from fastq_broker.controller.storage import MetaProperties
 from fastq_broker.log import failures
+from fastq_broker.log.partition_log import PartitionLog
+from fastq_broker.log.scan import LogSlice
+from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.roles import RaftFatal
 from fastq_broker.raft.serving import change_voters
 from raft_members import until
@@ -478,3 +482,70 @@ def test_one_without_a_descriptor_to_read_what_is_committed_goes_on_when_it_has_
     asyncio.run(scenario())
     said = [record for record in caplog.records if "does not follow its metadata quorum for now" in record.message]
     assert len(said) == 2 and {record.levelname for record in said} == {"WARNING"}
+
+
+def test_who_fails_inside_behind_records_that_it_has_written_leads_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in the log, and it does not know: the next change would rest on metadata that nobody else has."""
+
+    async def scenario() -> None:
+        async with Cluster(tmp_path) as cluster:
+            first = (await cluster.active()).controller
+            assert first is not None
+            first._commit([broker_record(first)])
+            await first.flushed()
+            append = RaftMachine.append
+
+            def short(machine: RaftMachine, values: Sequence[bytes]) -> int:
+                append(machine, values)
+                raise MemoryError
+
+            epoch = first.epoch
+            with monkeypatch.context() as patch, pytest.raises(MemoryError):
+                patch.setattr(RaftMachine, "append", short)
+                first.create_topics([NewTopic("a")])
+            await until(lambda: not first.is_active or first.epoch > epoch)
+            last = await active(cluster.nodes)
+            for name in ("a", "b"):
+                last.create_topics([NewTopic(name)])  # the first may be there by then
+            await last.flushed()
+            await until(lambda: all(node.image.topics_by_name.keys() == {"a", "b"} for node in cluster.nodes))
+            ids = {topic.topic_id for node in cluster.nodes for topic in node.image.topics_by_name.values()}
+            assert len(ids) == 2
+            assert all(
+                node.controller is not None and not node.controller.quorum.driver.closed for node in cluster.nodes
+            )
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_memory_that_is_short_to_read_what_is_committed_keeps_a_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with Cluster(tmp_path) as cluster:
+            leader = (await cluster.active()).controller
+            assert leader is not None
+            leader._commit([broker_record(leader)])
+            await leader.flushed()
+            short: list[None] = []
+            read = PartitionLog.read
+
+            def fails(log: PartitionLog, offset: int, bytes_max: int, **how: Any) -> LogSlice:
+                if bytes_max == quorum.READ_BYTES and len(short) < 4:
+                    short.append(None)
+                    raise MemoryError
+                return read(log, offset, bytes_max, **how)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(PartitionLog, "read", fails)
+                leader.create_topics([NewTopic("a")])
+                await leader.flushed()
+                await until(lambda: all(node.image.topic("a") is not None for node in cluster.nodes))
+            assert len(short) == 4
+            assert all(
+                node.controller is not None and not node.controller.quorum.driver.closed for node in cluster.nodes
+            )
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

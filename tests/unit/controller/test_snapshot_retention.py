@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fastq_broker.config import BrokerConfig
+from fastq_broker.controller import snapshots
 from fastq_broker.controller.changes import NewTopic
 from fastq_broker.controller.controller import Controller
 from fastq_broker.controller.snapshot import list_snapshots, reaches_until_ms
+from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.raft.messages import SnapshotId
+
+from fastq.errors import KafkaStorageError
 
 DAY_MS = 24 * 3600 * 1000
 EVER = -1
@@ -135,3 +140,56 @@ def test_a_snapshot_that_cannot_be_removed_keeps_no_log(
     assert node.kept()[-4:] == made
     node.minutes_later(controller, node.now_ms + DAY_MS)
     assert node.kept() == made[-1:], "the next time has removed them"
+
+
+def test_without_a_descriptor_to_look_for_old_ones_nothing_goes_and_the_new_one_is_served_later(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the log begins behind is known before: by its epoch a log without records is judged."""
+    controller = node.open(bytes_max=0)
+    first = node.snapshot(controller)
+    listed = snapshots.list_snapshots
+
+    def short(directory: Path) -> list[SnapshotId]:
+        raise OSError(errno.EMFILE, "Too many open files", str(directory))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshots, "list_snapshots", short)
+        second = node.snapshot(controller)
+        node.minutes_later(controller, node.now_ms + DAY_MS)
+        assert not controller.quorum.offline
+        assert controller.quorum.start_offset == first.end_offset and node.kept()[-2:] == [first, second]
+    known: list[object] = []
+
+    def note(
+        log: object, offset: int, delete: Callable[[object, int], None] = PartitionLog.delete_records_before
+    ) -> None:
+        known.append(list(controller.quorum.disk.snapshots))
+        delete(log, offset)
+
+    assert listed is snapshots.list_snapshots
+    monkeypatch.setattr(PartitionLog, "delete_records_before", note)
+    node.minutes_later(controller, node.now_ms + DAY_MS)
+    assert known == [[first, second]]
+    assert node.kept() == [second] == list(controller.quorum.disk.snapshots)
+    assert controller.quorum.start_offset == second.end_offset
+
+
+def test_a_snapshot_for_which_memory_is_short_is_written_later(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = node.open()
+    first = node.snapshot(controller)
+
+    def short(*given: object, **named: object) -> int:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshots, "write_snapshot", short)
+        with pytest.raises(KafkaStorageError, match="memory"):
+            node.snapshot(controller)
+    assert not controller.quorum.offline and node.kept()[-1] == first
+    for _ in range(3):
+        node.minutes_later(controller, node.now_ms + snapshots.RETRY_MS)
+        controller.snapshots.close()
+        if node.kept()[-1] != first:
+            return
+    raise AssertionError("it is not tried again")
