@@ -33,9 +33,10 @@ def read_time_ms(text: str, zone: tzinfo | None = None) -> int:
 
 
 def counted(number: int, thing: str) -> str:
-    """A number of things in words: `1 record`, `2,000 records`."""
-    things = thing if number == 1 else f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}s"
-    return f"{number:,} {things}"
+    """A number of things in words: `1 record`, `2,000 records`, `3 batches`."""
+    if number != 1:
+        thing = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}es" if thing.endswith("ch") else f"{thing}s"
+    return f"{number:,} {thing}"
 
 
 ACL_OPERATIONS = {

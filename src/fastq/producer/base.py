@@ -308,13 +308,15 @@ class Parts:
         """The error of a send that found no room within max_block_ms."""
         accumulator, pool = self.accumulator, self.accumulator.pool
         refused = (batch.last_error for batch in list(accumulator.incomplete) if batch.last_error is not None)
+        from fastq.words import counted
+
         setting, full = "buffer_memory", f"{pool.used_bytes} of buffer_memory={pool.limit_bytes} bytes"
         if self.config.buffer_records_max and not accumulator.wanted_bytes:  # but a record's place
             setting = "buffer_records_max"
             full = f"{accumulator.buffered_records} of buffer_records_max={self.config.buffer_records_max} records"
         return BufferTimeout(
             f"no room for a record within max_block_ms={self.config.max_block_ms}: {full} wait for the brokers in "
-            f"{len(accumulator.incomplete)} batches",
+            f"{counted(len(accumulator.incomplete), 'batch')}",
             topic=topic,
             cause=next(refused, None) or self.sender.why() or self.core.last_error,
             hint=f"Send less, or raise {setting} or max_block_ms",

@@ -35,7 +35,6 @@ from fastq.producer.config import ProducerConfig
 from fastq.producer.transaction_states import State
 from fastq.timeouts import check_timeout
 from fastq.values import NamedTuple
-from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq._native.producer_core import DeliveryBase
@@ -296,6 +295,8 @@ class ProducerCalls:
         end = None if timeout is None else time.monotonic() + timeout
         waiting = self._places_wanted()
         if waiting() and not (yield Wait(lambda: not waiting(), timeout)):
+            from fastq.words import counted
+
             left = waiting()
             raise WaitTimeout(
                 f"{counted(left, 'record')} still {'waits' if left == 1 else 'wait'} for room or metadata after {timeout} s"

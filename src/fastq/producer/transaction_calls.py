@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from fastq.errors import ClientClosed, ConfigError, TransactionStateError, TransactionTimeout
+from fastq.errors import AbortableTransactionError, ClientClosed, ConfigError, TransactionStateError, TransactionTimeout
 from fastq.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition, partition_of
 from fastq.producer.calls import Calls, ProducerCalls, Wait
 from fastq.producer.transaction_states import State
@@ -131,7 +131,10 @@ class TransactionOperations(ProducerCalls):
             return transactions.settled
 
         if not (yield Wait(settled, limit)):
-            waits = f"; {len(accumulator.incomplete)} batches wait" if accumulator.incomplete else ""
+            from fastq.words import counted
+
+            left = len(accumulator.incomplete)
+            waits = f"; {counted(left, 'batch')} {'waits' if left == 1 else 'wait'}" if left else ""
             raise TransactionTimeout(
                 f"{call} did not finish within {limit:g} s: {transactions.state.value}{waits}",
                 transactional_id=transactions.transactional_id,
@@ -170,10 +173,12 @@ class TransactionOperations(ProducerCalls):
             and not (yield Wait(lambda: not waiting(), limit))
             and waiting()
         ):
+            from fastq.words import counted
+
             left = waiting()
+            waits = f"{counted(left, 'record')} still {'waits' if left == 1 else 'wait'} for room or metadata"
             raise TransactionTimeout(
-                f"commit_transaction did not begin within {limit:g} s: "
-                + ("1 record still waits for its place" if left == 1 else f"{left} records still wait for their place"),
+                f"commit_transaction did not begin within {limit:g} s: {waits}",
                 transactional_id=transactions.transactional_id,
                 hint="Nothing is decided yet: call commit_transaction again to go on waiting",
             )
@@ -231,11 +236,17 @@ class TransactionOperations(ProducerCalls):
                     committed = True
                 except GeneratorExit:
                     raise
-                except BaseException:
+                except BaseException as failed:
                     # Not committing: it was refused, or the wait for records that had no place yet was cut short.
                     transactions = self._parts.transactions
                     if transactions is not None and transactions.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
                         yield from self._abort_transaction(None)
+                        if isinstance(failed, TransactionTimeout):  # which would say that nothing is decided
+                            raise AbortableTransactionError(
+                                transactional_id=transactions.transactional_id,
+                                cause=failed.with_context(hint=""),
+                                hint="It is aborted: do it again",
+                            ) from None
                     raise
             elif not self._is_over(error):
                 yield from self._abort_transaction(None)

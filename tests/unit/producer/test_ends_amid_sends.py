@@ -15,6 +15,7 @@ from fastq.errors import (
     TransactionFenced,
     TransactionStateError,
     TransactionTimeout,
+    WaitTimeout,
 )
 from fastq.producer import AsyncProducer
 from fastq.producer.transaction_states import Action, State
@@ -333,3 +334,44 @@ def test_an_abort_that_is_called_again_waits_for_the_new_producer_id(make, topic
     transactions.initialize()  # as it is where the coordinator had forgotten the old one
     producer.abort_transaction()
     assert transactions.state is State.READY
+
+
+def test_a_block_that_waits_for_records_longer_than_it_may_is_aborted_and_says_so(shared_broker, topic):
+    """It was left open, with the advice to call a commit again."""
+
+    async def main(producer):
+        with no_metadata(producer):
+            with pytest.raises(AbortableTransactionError) as refused:
+                async with producer.transaction():
+                    producer.send(topic, b"waits")
+                    producer._max_block_s = 0.5
+            assert "1 record still waits for room or metadata" in str(refused.value)
+            assert "It is aborted: do it again" in str(refused.value)
+            assert "commit_transaction again" not in str(refused.value)
+            producer._max_block_s = 60.0
+        async with producer.transaction():
+            await producer.send(topic, b"of the second")
+
+    run(main, shared_broker)
+    assert committed(shared_broker, topic) == [b"of the second"]
+
+
+def test_a_commit_that_is_over_at_once_says_what_waits(make, topic):
+    producer = make(transactional_id=f"words-{topic}")
+    producer.begin_transaction()
+    producer.send(topic, b"x")
+    with pytest.raises(TransactionTimeout, match="within 0 s: committing; 1 batch waits"):
+        producer.commit_transaction(0)
+    producer.commit_transaction()
+
+
+def test_a_flush_that_is_over_at_once_says_what_waits(shared_broker, topic):
+    async def main(producer):
+        with no_metadata(producer):
+            sent = producer.send(topic, b"x")
+            with pytest.raises(WaitTimeout, match="1 record still waits for room or metadata after 0 s"):
+                await producer.flush(0)
+        producer._parts.core.request_metadata_update("it was held back")
+        await sent
+
+    run(main, shared_broker, transactional_id=None)
