@@ -118,9 +118,12 @@ class TransactionOperations(ProducerCalls):
         self._parts.check_open()
         return transactions
 
-    def _settled(self, transactions: Transactions, call: str, timeout: float | None) -> Calls[None]:
-        """Wait until what was begun is decided."""
+    def _settled(
+        self, transactions: Transactions, call: str, timeout: float | None, end: float | None = None
+    ) -> Calls[None]:
+        """Wait until what was begun is decided: for `timeout`, or until `end` where some of it has passed already."""
         limit = self._max_block_s if timeout is None else timeout
+        left_s = limit if end is None else max(end - time.monotonic(), 0.0)
         core, accumulator = self._parts.core, self._parts.accumulator
 
         def settled() -> bool:
@@ -130,7 +133,7 @@ class TransactionOperations(ProducerCalls):
                 raise hopeless
             return transactions.settled
 
-        if not (yield Wait(settled, limit)):
+        if not (yield Wait(settled, left_s)):
             from fastq.words import counted
 
             left = len(accumulator.incomplete)
@@ -163,10 +166,6 @@ class TransactionOperations(ProducerCalls):
         transactions = self._transactions()
         limit = self._max_block_s if timeout is None else timeout
         end, waiting = time.monotonic() + limit, self._places_wanted()
-        if self._commit_unheard and transactions.state in (State.READY, State.INITIALIZING):
-            yield from self._settled(transactions, "commit_transaction", limit)
-            self._commit_unheard = False
-            return
         if (
             transactions.state is State.IN_TRANSACTION
             and waiting()
@@ -183,16 +182,21 @@ class TransactionOperations(ProducerCalls):
                 hint="Nothing is decided yet: call commit_transaction again to go on waiting",
             )
         with self._guard:
-            transactions.begin_commit()
-            self._commit_unheard = True
-        yield from self._settled(transactions, "commit_transaction", max(end - time.monotonic(), 0.0))
+            if not self._is_through(transactions):
+                transactions.begin_commit()
+                self._commit_unheard = True
+        yield from self._settled(transactions, "commit_transaction", limit, end)
         self._commit_unheard = False
+
+    def _is_through(self, transactions: Transactions) -> bool:
+        """Whether the transaction that a call before has begun to commit is committed, and nobody has heard. Under the guard."""
+        return self._commit_unheard and transactions.state in (State.READY, State.INITIALIZING)
 
     def _abort_transaction(self, timeout: float | None) -> Calls[None]:
         check_timeout(timeout)
         transactions = self._transactions()
         with self._guard:
-            if self._commit_unheard and transactions.state in (State.READY, State.INITIALIZING):
+            if self._is_through(transactions):
                 raise TransactionStateError(
                     "cannot abort: the commit that was begun is through, and the transaction is committed",
                     transactional_id=transactions.transactional_id,

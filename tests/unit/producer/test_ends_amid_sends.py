@@ -284,6 +284,39 @@ def test_many_records_wait_for_their_turn_and_their_topic_within_one_time(shared
     run(main, shared_broker)
 
 
+@pytest.mark.parametrize("then", ["commit", "abort"])
+def test_a_commit_that_goes_through_while_it_is_called_again_is_told(make, topic, then):
+    producer = make(transactional_id=f"amid-{topic}")
+    producer.begin_transaction()
+    producer.send(topic, b"there")
+    with pytest.raises(
+        TransactionTimeout, match="within 1e-06 s"
+    ):  # as long as was asked for, and not what was left of it
+        producer.commit_transaction(1e-6)
+    guard, transactions = producer._guard, producer._parts.transactions
+
+    class Late:
+        """The driver's lock, which the background thread has until the commit is through."""
+
+        def __enter__(self):
+            for _ in range(1000):
+                if transactions.state is State.READY:
+                    break
+                time.sleep(0.01)
+            return guard.__enter__()
+
+        def __exit__(self, *error):
+            return guard.__exit__(*error)
+
+    producer._guard = Late()
+    if then == "commit":
+        producer.commit_transaction()
+    else:
+        with pytest.raises(TransactionStateError, match="the transaction is committed"):
+            producer.abort_transaction()
+    producer._guard = guard
+
+
 @pytest.mark.parametrize("then", ["commit", "abort", "begin"])
 def test_a_commit_that_goes_through_after_its_time_is_told_by_the_next_call(make, shared_broker, topic, then):
     """That was told that no transaction is open, and an abort that there was nothing to do: as if it had not been committed."""
