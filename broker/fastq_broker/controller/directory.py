@@ -25,6 +25,7 @@ from fastq_broker.controller.inspection import Inspection, Verdict, inspect, jud
 from fastq_broker.controller.snapshot import read_snapshot
 from fastq_broker.controller.storage import (
     BOOTSTRAP_CHECKPOINT,
+    META_PROPERTIES,
     METADATA_DIRECTORY,
     METADATA_TOPIC,
     QUORUM_STATE,
@@ -111,8 +112,10 @@ class MetadataDirectory:
         be lost.
         """
         roots = list(dict.fromkeys([*map(Path, self._config.log_dirs), self._root]))
+        self._check_elsewhere(roots)
         if not alone:
             self._check_formatted(roots)
+        had_identity = MetaProperties.read(self._root) is not None
         found = format_directories(roots, self._config.node_id)
         self.cluster_id = found[0].cluster_id
         self.directory_ids = [item.directory_id for item in found[: len(self._config.log_dirs)]]
@@ -125,6 +128,7 @@ class MetadataDirectory:
             self._check_unused(roots, "is not there")
             if alone:
                 self._check_founds()
+                self._tell_anew(had_identity=had_identity)
             self._format(found[0].cluster_id, founds=alone)
         self._remove_unfinished()
         self._read_quorum_state()
@@ -191,6 +195,31 @@ class MetadataDirectory:
             f"or, before the first start and where the disk is lost, run {self._format_command('ID')}, with the ID that meta.properties "
             f"of the others names; for a new cluster with one that fastq-broker random-uuid prints{first}"
         )
+
+    def _check_elsewhere(self, roots: Sequence[Path]) -> None:
+        """ConfigError for a metadata log in another directory of this node, as Apache Kafka refuses it: a new one would begin here without
+        its topics, users and rules, or one that is older than that would go on."""
+        for root in roots:
+            other = root / METADATA_DIRECTORY
+            if other.is_dir() and other.resolve() != self.path.resolve():
+                raise ConfigError(
+                    f"{other} is a metadata log, and so is {self.path}, of metadata.log.dir: find out which of them counts, and move the "
+                    "other one to where no log directory is"
+                    if self.path.exists()
+                    else f"{other} is the metadata log of this node, and metadata.log.dir is {self._root}, where there is none: set it to "
+                    f"{root}, or move {other} there; where {self._root} has no {META_PROPERTIES}, give it one: version=1, and node.id and "
+                    f"cluster.id as in {root}"
+                )
+
+    def _tell_anew(self, *, had_identity: bool) -> None:
+        """A node that is not new, and whose metadata log is not here, may have had it elsewhere."""
+        if had_identity and not (self._root / BOOTSTRAP_CHECKPOINT).exists():
+            logger.warning(
+                "%s is of a node that was started before, and holds no metadata log: a new one begins, without topics, users and rules. "
+                "Where metadata.log.dir was another directory, stop this node, set it to that again, and remove %s",
+                self._root,
+                self.path,
+            )
 
     @property
     def _joins(self) -> bool:

@@ -76,7 +76,7 @@ class RaftMachine(Membership):
                 failures.say(
                     logger.error,
                     f"the first record of node {self.config.key.node_id}",
-                    "node %d, the only voter of its metadata quorum, cannot lead it for now: %s",
+                    "node %d cannot lead its metadata quorum for now, and tries again: %s",
                     self.config.key.node_id,
                     error,
                 )
