@@ -296,14 +296,16 @@ class BlockingTransactionCalls(TransactionOperations):
         """Send what waits, without linger, and commit; waits `timeout` seconds (None: max_block_ms).
 
         Raises AbortableTransactionError when a record or an offset was refused: nothing is committed, abort then.
-        Raises TransactionTimeout, after which the same call goes on waiting, and FatalTransactionError.
+        Raises FatalTransactionError, and TransactionTimeout, after which the same call goes on waiting, or answers where the commit
+        went through meanwhile.
         """
         self._run(self._commit_transaction(timeout))
 
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Give up what was sent in the open transaction; waits as `commit_transaction` does. Without one: no effect.
 
-        Records that had not left fail with TransactionAborted. Raises FatalTransactionError and TransactionTimeout.
+        Records that had not left fail with TransactionAborted. Raises FatalTransactionError and TransactionTimeout, and
+        TransactionStateError when a commit was begun: it is under way, or has gone through.
         A consumer stays where it is: `consumer.seek_to_committed()` has it read the same records again.
         """
         self._run(self._abort_transaction(timeout))

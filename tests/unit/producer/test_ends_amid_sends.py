@@ -66,6 +66,9 @@ def calls(held):
     """By name, calls of a blocking producer that the test can hold in their middle."""
     return {
         "serializer": lambda producer, topic: producer.send(topic, b"held"),
+        "partitioner": lambda producer, topic: producer.send(topic, b"x", b"held"),
+        "interceptor": lambda producer, topic: producer.send(topic, b"held"),
+        "interceptor of many": lambda producer, topic: producer.send_many(topic, [b"held", b"last"]),
         "serializer of many": lambda producer, topic: producer.send_many(topic, [b"held", b"last"]),
         "values": lambda producer, topic: producer.send_many(topic, held.rows()),
         "keys": lambda producer, topic: producer.send_many(topic, [b"x"] * 3, held.rows()),
@@ -75,8 +78,24 @@ def calls(held):
 KINDS = sorted(calls(None))
 
 
+class Interceptor:
+    def __init__(self, held):
+        self.held = held
+
+    def on_send(self, record):
+        self.held(record.value)
+        return record
+
+    def on_acknowledgement(self, metadata, error):
+        pass
+
+
 def options_of(kind, held):
-    return {"value_serializer": held} if kind.startswith("serializer") else {}
+    return {
+        "serializer": {"value_serializer": held},
+        "partitioner": {"partitioner": lambda key, *_: held(key) and None},
+        "interceptor": {"interceptors": [Interceptor(held)]},
+    }.get(kind.split()[0], {})
 
 
 @pytest.mark.parametrize("kind", KINDS)
