@@ -71,7 +71,10 @@ def test_heartbeats_go_on_once_the_mirror_has_been_failed_back_to(
         for mirror in (config, reversed_config(config)) * 2:
             copy = f"{mirror.source.alias}.{HEARTBEATS}"
             run_until_heartbeats_arrive(mirror, copy)
-            fail_over(mirror)
+            missing = fail_over(mirror).missing
+            assert missing is not None and {tp.topic for tp in missing} == {"orders"}, (
+                "heartbeats go on, and miss nothing"
+            )
             with Producer(mirror.target.common) as other, pytest.raises(PolicyViolation):
                 other.send(copy, b"of nobody else", key=b"key").result()
             assert {tp.topic for tp in fail_back(mirror).partitions} == {"orders"}

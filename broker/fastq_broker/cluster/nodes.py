@@ -308,7 +308,7 @@ def prepare(root: Path, configs: Sequence[BrokerConfig]) -> None:
             levels=levels_of({}, dynamic_quorum=dynamic and "controller" in config.process_roles),
         )
         format_node(node, ignore_formatted=False, now_ms=time.time_ns() // 1_000_000)
-    logger.info("%d nodes are new in cluster %s, %s", len(new), cluster_id, root)
+    logger.info("new in cluster %s, %s: %s", cluster_id, root, ", ".join(f"node-{c.node_id}" for c in new))
 
 
 def _refuse_lost_quorum(root: Path, new: Sequence[BrokerConfig], count: int) -> None:

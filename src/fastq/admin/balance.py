@@ -165,7 +165,7 @@ class _Plan:
                 if not moves:
                     raise ValueError(
                         f"{tp} has {len(replicas)} replicas, and only {len(self.nodes)} of the nodes can have any: "
-                        "drain fewer, or give it fewer replicas first"
+                        f"drain fewer, or give it fewer in the same step (rebalance --replication-factor {len(self.nodes)})"
                     )
                 self._move(min(moves, key=lambda move: (self._crowds(move), len(self.on[move.target]))))
 

@@ -264,7 +264,9 @@ def _tell(sent: _Sent, options: argparse.Namespace) -> None:
     if sent.acknowledged == sent.count:
         complain(f"{counted(sent.acknowledged, 'record')} sent to {options.topic}")
         return
-    words = [f"{sent.acknowledged:,} of {counted(sent.count, 'record')} were acknowledged"]
+    words = [
+        f"{sent.acknowledged:,} of {counted(sent.count, 'record')} {'was' if sent.count == 1 else 'were'} acknowledged"
+    ]
     if sent.dead:
         words.append(f"{counted(sent.dead, 'line')} put into {options.dead_letter}")
     if sent.error is not None:

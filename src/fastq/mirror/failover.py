@@ -21,7 +21,7 @@ from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.keeper import commit_in_target, group_checkpoints, still_there
 from fastq.mirror.lane import opened_producer
-from fastq.mirror.names import Names, state_topic
+from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import Progress, Run, is_another
 from fastq.mirror.report import heartbeat_age_s
 from fastq.mirror.same_failover import end_topics, follow_back
@@ -133,8 +133,9 @@ def _end_lane(config: MirrorConfig, lane: int, target: Admin) -> None:
 def _missing(
     config: MirrorConfig, progress: Mapping[TopicPartition, Progress], survey: Survey
 ) -> dict[TopicPartition, int]:
-    """Of what the source has now: what was deleted there cannot be missed."""
-    wanted = {*partitions_of(survey.source, progress), *survey.look().partitions}
+    """Of what the source has now: what was deleted there cannot be missed. Nor can heartbeats that go on, as with the same offsets."""
+    looked = (tp for tp in survey.look().partitions if tp.topic != HEARTBEATS or tp in progress)
+    wanted = {*partitions_of(survey.source, progress), *looked}
     with consumer_at(config.source) as consumer:
         found = offsets_of(consumer, wanted)
     for tp, error in found.missing.items():

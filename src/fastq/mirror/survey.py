@@ -107,7 +107,9 @@ class Survey:
         fresh_configs = self._looks % CONFIGS_EVERY == 0
         self._looks += 1
         self.unknown = {}
-        wanted = [name for name in self.source.list_topics() if self._names.wanted(name, self._config)]
+        names = self.source.list_topics()
+        self._tell_unmatched(names)
+        wanted = [name for name in names if self._names.wanted(name, self._config)]
         source = self._described(self.source, wanted, fresh_configs)
         there = self.target.list_topics()
         target = self._described(
@@ -282,6 +284,20 @@ class Survey:
             return True
         self._tell(name, f"{name} in {self._config.target.alias}: {error}")
         return False
+
+    def _tell_unmatched(self, names: Iterable[str]) -> None:
+        """A pattern that no topic has may be a typing error: a mirror that copies nothing looks like one that has nothing to copy."""
+        for pattern in self._config.options.topics:
+            # A topic may come later: a space before it, which no topic's name has, keeps it apart from those.
+            key = f" {pattern.pattern}"
+            if any(pattern.fullmatch(name) for name in names):
+                self._told.pop(key, None)
+            else:
+                alias = self._config.source.alias
+                self._tell(
+                    key,
+                    f"no topic of {alias} matches {pattern.pattern!r} of topics in [mirror]: nothing is copied for it yet",
+                )
 
     def _tell(self, name: str, text: str) -> None:
         """What stays is told once."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fastq.cli.entry import build_parser
+from fastq.cli.produce import _Sent, _tell
 from fastq.cli.produce_lines import BadLine, Parsed, line_parser, without_end
 
 
@@ -98,3 +99,15 @@ def test_what_has_no_headers_is_told(line: bytes) -> None:
 def test_what_has_no_key_is_told() -> None:
     with pytest.raises(BadLine, match=r"no ':' ends its key \(--key gives one to lines without\): b'value'"):
         parsed(b"value", "--key-separator", ":")
+
+
+def test_what_was_not_acknowledged_is_told_in_grammatical_words(capsys: pytest.CaptureFixture[str]) -> None:
+    options = build_parser().parse_args(["produce", "t"])
+    for count in (1, 2):
+        sent = _Sent(None)
+        sent.count = count
+        _tell(sent, options)
+    assert capsys.readouterr().err.splitlines() == [
+        "fastq: 0 of 1 record was acknowledged",
+        "fastq: 0 of 2 records were acknowledged",
+    ]

@@ -126,6 +126,23 @@ def test_a_config_that_the_target_does_not_know_is_left_out_and_told_once(
     assert [r.message for r in caplog.records] == ["B does not know durability: topics are mirrored without"]
 
 
+def test_a_pattern_that_no_topic_has_is_told_once_and_again_when_its_topic_has_gone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Cluster({"t": {}})
+    survey = surveyed(monkeypatch, source, Cluster(STATE, KNOWN))
+    told = "no topic of A matches 'u' of topics in [mirror]: nothing is copied for it yet"
+    with caplog.at_level(logging.WARNING, "fastq.mirror"):
+        looks(survey)
+        assert [r.message for r in caplog.records] == [told]
+        source.topics["u"] = {}
+        looks(survey)
+        assert [r.message for r in caplog.records] == [told]
+        del source.topics["u"]
+        looks(survey)
+    assert [r.message for r in caplog.records] == [told] * 2
+
+
 def test_a_topic_that_the_target_would_not_make_is_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     target = Cluster({}, ())  # which does not say what it knows
     survey = surveyed(monkeypatch, Cluster({"t": {"durability": "fsync"}, "u": {}}), target)
@@ -172,7 +189,7 @@ def test_a_topic_that_is_hidden_from_the_mirror_is_told_and_refused(
 ) -> None:
     target = Cluster({**STATE, "A.t": {}}, KNOWN)
     target.hidden.add("A.t")
-    survey = surveyed(monkeypatch, Cluster({"t": {}}), target)
+    survey = surveyed(monkeypatch, Cluster({"t": {}, "u": {}}), target)
     with caplog.at_level(logging.WARNING, "fastq.mirror"):
         looks(survey)
     assert [r.message for r in caplog.records] == [
