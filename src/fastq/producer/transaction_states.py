@@ -96,6 +96,7 @@ STALE_ANSWERS_MAX = 20
 """Under transaction version 2 leaders of partitions tell the coordinator what belongs to a transaction. One that has not heard yet that
 another took its place knows nothing of it, and calls the commit invalid: so often, some seventeen seconds with the default back-off, it is
 looked up and asked again. There is no end to wait for where a coordinator means it: the commit's time-out counts as ever."""
+STALE_HINT = "A coordinator that has not heard yet that another took its place says so: it is looked up and asked again"
 CONCURRENT_ATTEMPTS = 25
 """So many are made like this, in half a second; one that lasts is waited for as any other error is."""
 ABORT_HINT = "Abort the transaction, and do it again"

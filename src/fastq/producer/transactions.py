@@ -58,6 +58,7 @@ from fastq.producer.transaction_states import (
     MOVES,
     SENDING,
     STALE_ANSWERS_MAX,
+    STALE_HINT,
     UNDER_WAY,
     Action,
     State,
@@ -440,6 +441,10 @@ class Transactions:
             elif code and action_for(code) is Action.ABORT:
                 self._fail(Action.FATAL, self._error(self._coordinator, ApiKey.END_TXN, code))
                 return
+        elif code == ErrorCode.INVALID_TXN_STATE and self.version >= 2 and self._stale_answers < STALE_ANSWERS_MAX:
+            self._stale_answers += 1
+            self._judge(self._coordinator, ApiKey.END_TXN, [(code, {"hint": STALE_HINT})], Action.FIND)
+            return
         if self._judge(self._coordinator, ApiKey.END_TXN, [(code, {})]):
             if self.version >= 2 and response.producer_id >= 0:
                 self.identity.assume(response.producer_id, response.producer_epoch)
@@ -544,23 +549,16 @@ class Transactions:
         else:
             self._fail(Action.FATAL, error)
 
-    def _action_for(self, api: ApiKey, code: int) -> Action:
-        """What an error leads to here: a commit that is called invalid goes to whoever is the coordinator by now."""
-        if api is ApiKey.END_TXN and code == ErrorCode.INVALID_TXN_STATE and self._may_be_stale:
-            self._stale_answers += 1
-            return Action.FIND
-        return action_for(code)
-
-    @property
-    def _may_be_stale(self) -> bool:
-        return self.version >= 2 and self.state is State.COMMITTING and self._stale_answers < STALE_ANSWERS_MAX
-
-    def _judge(self, coordinator: Coordinator, api: ApiKey, answers: list[tuple[int, dict[str, Any]]]) -> bool:
-        """True when no answer is an error; otherwise what the worst of them leads to is done."""
+    def _judge(
+        self,
+        coordinator: Coordinator,
+        api: ApiKey,
+        answers: list[tuple[int, dict[str, Any]]],
+        instead: Action | None = None,
+    ) -> bool:
+        """True when no answer is an error; otherwise what the worst of them leads to is done, or `instead` of it."""
         errors = [
-            (self._action_for(api, code), self._error(coordinator, api, code, **where))
-            for code, where in answers
-            if code
+            (instead or action_for(code), self._error(coordinator, api, code, **to)) for code, to in answers if code
         ]
         if not errors:
             coordinator.failures, coordinator.retry_at = 0, 0.0

@@ -157,6 +157,7 @@ def test_a_commit_that_a_stale_coordinator_calls_invalid_says_so():
     while bench.transactions.last_error is None:
         bench.turn()
     assert isinstance(bench.transactions.last_error, InvalidTxnState)
+    assert "another took its place" in str(bench.transactions.last_error)
 
 
 @pytest.mark.parametrize("version", [1, 2])
