@@ -115,7 +115,7 @@ class MetadataDirectory:
         self._check_elsewhere(roots)
         if not alone:
             self._check_formatted(roots)
-        had_identity = MetaProperties.read(self._root) is not None
+        had_identity = any(MetaProperties.read(root) is not None for root in roots)
         found = format_directories(roots, self._config.node_id)
         self.cluster_id = found[0].cluster_id
         self.directory_ids = [item.directory_id for item in found[: len(self._config.log_dirs)]]
@@ -216,7 +216,7 @@ class MetadataDirectory:
         if had_identity and not (self._root / BOOTSTRAP_CHECKPOINT).exists():
             logger.warning(
                 "%s is of a node that was started before, and holds no metadata log: a new one begins, without topics, users and rules. "
-                "Where metadata.log.dir was another directory, stop this node, set it to that again, and remove %s",
+                "Where there was one, stop this node, set metadata.log.dir to where it is, or restore it from a copy, and remove %s",
                 self._root,
                 self.path,
             )

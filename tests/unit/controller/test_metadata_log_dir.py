@@ -83,3 +83,7 @@ def test_a_node_that_was_started_before_is_told_that_its_metadata_begins_anew(
     assert f"{tmp_path / 'a'} is of a node that was started before, and holds no metadata log" in caplog.text
     shutil.rmtree(tmp_path / "a" / METADATA_DIRECTORY)
     assert run("a", metadata="m") == {"one"}, "what is told to be done about it"
+    caplog.clear()
+    shutil.rmtree(tmp_path / "m")
+    assert run("a", metadata="m") == set()
+    assert f"{tmp_path / 'm'} is of a node that was started before, and holds no metadata log" in caplog.text
