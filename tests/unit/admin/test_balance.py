@@ -105,9 +105,7 @@ def test_a_node_that_is_drained_and_one_that_is_down() -> None:
 
 def test_too_few_nodes_for_the_replicas_are_told() -> None:
     before = {TopicPartition("t", 0): [1, 2, 3]}
-    with pytest.raises(
-        ValueError, match=r"only 2 of the nodes can have any: drain fewer, or .*--replication-factor 2"
-    ):
+    with pytest.raises(ValueError, match=r"only 2 of the nodes can have any: drain fewer, or .*--replication-factor 2"):
         plan_balance(before, dict.fromkeys((1, 2, 3)), drained=[3])
 
 
