@@ -437,7 +437,8 @@ class LogCleaner:
         round_.worker.close()
         self._rounds.remove(round_)
         log = round_.log
-        if self.manager.logs.get((log.topic, log.partition)) is log:
+        # Of a log that a swap has left half done, the load needs them to know how far it came.
+        if log.loaded and self.manager.logs.get((log.topic, log.partition)) is log:
             try:
                 remove_cleaned(log.files, log.path)
             except OSError as error:

@@ -53,7 +53,7 @@ class NotAsMade(Exception):
 
 
 class NotUndone(OSError):
-    """A swap that could not begin has left files with other names, which the next load takes: no record may come until then."""
+    """A swap that could not begin has left files with other names, which the next load gives back or takes."""
 
 
 def begin_swap(files: Files, first: Segment, made: Mapping[str, int]) -> None:

@@ -8,8 +8,8 @@ Rules
   records need not wait for it. The recovery point is written down once a minute, so that a crash costs no more of recovery for it.
 - After a failed sync nothing is tried again: the directory is offline, and whoever waits gets its error.
 - A job vouches for what the log held when it began: a truncation under way takes from it what was cut off.
-- The first job after a truncation syncs what was cut, whether a roll has come between or not, and the names that went: a loss of power
-  would bring them back, below and behind what is acknowledged by then.
+- The first job after a truncation syncs the names that went, and then what was cut, whether a roll has come between or not: a loss of
+  power would bring them back, below and behind what is acknowledged by then; and behind a gap, if what was cut were on disk before them.
 - Settings may change at any moment, under a job or with waiters: `settings_changed` brings everyone to the new promise.
 """
 
@@ -177,12 +177,12 @@ class Durability:
         self.request(full=True)
 
     def wait(self, offset: int, callback: Waiter) -> None:
-        """Call back once the records below `offset` are on disk, or with the error that has taken the directory offline."""
+        """Call back once the records below `offset` are on disk, or with the error that keeps them from it for good."""
         log = self._log
         if self.on_disk_offset >= offset:
             callback(None)
-        elif log.dir.offline is not None:
-            callback(log.dir.offline)
+        elif (refusal := log.dir.offline or log.failure) is not None:
+            callback(refusal)
         else:
             if (
                 self._waiters
@@ -195,6 +195,10 @@ class Durability:
     def abandon(self, error: KafkaError) -> None:
         """The log is deleted: who waits, or will, gets this error."""
         self._deleted = error
+        self._fail(error)
+
+    def give_up(self, error: KafkaError) -> None:
+        """The log cannot be loaded any more: who waits gets this error."""
         self._fail(error)
 
     def _fail(self, error: KafkaError) -> None:
@@ -235,6 +239,10 @@ class Durability:
         self._target = min(self._target, end)
         base = self._log.active_segment.base_offset
         self._cut_at = base if self._cut_at is None else min(self._cut_at, base)
+        self._tell_cut_off(end)
+
+    def _tell_cut_off(self, end: int) -> None:
+        """Who waits for what lies above the log's end waits for nothing."""
         gone = deque(waiter for waiter in self._waiters if waiter[0] > end)
         self._waiters = deque(waiter for waiter in self._waiters if waiter[0] <= end)
         log = self._log
@@ -248,6 +256,22 @@ class Durability:
         self.truncated(start)
         self.on_disk_offset = start
 
+    def unloaded(self, base: int) -> None:
+        """The log, whose files have changed from `base` on, is loaded anew: above it nothing is vouched for until then."""
+        self.on_disk_offset = min(self.on_disk_offset, base)
+        self._target = min(self._target, base)
+        self._cut_at = base if self._cut_at is None else min(self._cut_at, base)
+
+    def loaded_anew(self) -> None:
+        """The log is loaded: what was cut is synced, and who waits goes on."""
+        self._log.epochs.unsynced = len(self._log.epochs) > 0  # of what was written before nobody knows
+        self._tell_cut_off(self._log.log_end_offset)
+        self.request(full=True)
+
+    @property
+    def deleted(self) -> KafkaError | None:
+        return self._deleted
+
     # -- jobs
 
     def _start(self, full: bool) -> None:
@@ -255,6 +279,8 @@ class Durability:
         refusal = self._deleted or log.dir.offline
         if refusal is not None:
             self._fail(refusal)
+            return
+        if log.half_done is not None:  # its load asks for a job
             return
         target = log.log_end_offset
         try:
@@ -329,6 +355,10 @@ class Durability:
             new_names = True
         if new_names:
             handles.append(FileHandle(files, log.path, READ))
+        if (
+            self._cut_at is not None
+        ):  # files that went come back together with what was cut before them, or there would be a gap
+            handles.insert(0, handles[-1])
         if not self._name_synced:
             marks.append((self, "_name_synced", True))
             handles.append(FileHandle(files, log.dir.path, READ))
@@ -354,6 +384,8 @@ class Durability:
         log = self._log
         if error is not None:
             self._fail(log.dir.fail("syncing", error.filename or log.path, error))
+            return
+        if log.half_done is not None:  # it vouches for nothing; the load asks for another
             return
         self._advance(self._target, full)
         if self._flushing or self._deleted is not None:  # a callback has appended; the log was deleted meanwhile

@@ -4,7 +4,7 @@ Rules
 - The first failed write, sync, rename or truncation takes the directory offline: nothing is appended to any of its logs until the
   broker has been started again. Its data stays readable as far as the disk allows. Other directories go on.
 - A shortage of descriptors, memory or room is no failure of the disk: what can be done again later is refused with the same retriable
-  error, or put off to the next tick, and the directory stays online. What a shortage would leave half done is a failure.
+  error, or put off to the next tick, and the directory stays online. A log that it leaves half done is loaded anew (see PartitionLog).
 - Before a disk is full, clients' records are refused (`close_to_clients`): what is left is for the broker's own.
 - Files are deleted by the flusher's threads: that may wait for the disk.
 - What comes later is counted on a clock that nobody sets: when the system's time jumps, nothing is late or early.

@@ -360,7 +360,7 @@ class LogManager(LogIdentity):
 
     def _finish_logs(self, log_dir: LogDir) -> bool:
         """Finish the files of a directory's logs and sync them: each, or all at once where they are many. Whether all are whole."""
-        logs = [log for _, log in self._logs_in(log_dir) if log.loaded]
+        logs = [log for _, log in self._logs_in(log_dir) if log.may_finish()]
         finished = [log.finish() for log in logs if log_dir.offline is None]
         unsettled = [log for log in logs if not log.durability.settled]
         if log_dir.offline is not None:

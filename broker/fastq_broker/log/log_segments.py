@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from fastq.errors import ErrorCode, error_for_code
+from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .cleaner_swap import NotUndone, begin_swap, swap_in
 from .config import LogConfig
 from .durability import first_segment_from
 from .files import Files, is_full
+from .half_done import no_memory
 from .leader_epochs import LeaderEpochs
 from .segment import (
     DELETED_SUFFIX,
@@ -51,6 +52,10 @@ class LogSegments(Visibility):
     topic: str
 
     def make_segment(self, base_offset: int, *, size: int, created_ms: int) -> Segment:
+        raise NotImplementedError
+
+    def half_swapped(self, error: OSError | MemoryError, base: int) -> KafkaError:
+        """The error of a swap that has failed amid it, of the segment that begins at `base`. After a shortage the load finishes it."""
         raise NotImplementedError
 
     # -- rolling
@@ -86,7 +91,7 @@ class LogSegments(Visibility):
     def _remove_unbegun(self, segment: Segment) -> None:
         """Remove the files of a segment that could not be begun, at a shortage later: the log would end there after a restart, wherever it
         is cut before."""
-        if segment.base_offset in self._bases:  # it was begun since
+        if not self.loaded or segment.base_offset in self._bases:  # it was begun since, or the load has found it
             return
         try:
             segment.remove_files()
@@ -109,6 +114,8 @@ class LogSegments(Visibility):
 
     def _remove_dropped(self, segment: Segment) -> None:
         """Remove the files of a segment that is no part of the log any more, at a shortage later. Raises KafkaStorageError."""
+        if not self.loaded or segment.base_offset in self._bases:  # a load has found it: it is dropped once more
+            return
         try:
             self.remove_files(segment)
         except OSError as error:
@@ -121,21 +128,21 @@ class LogSegments(Visibility):
         """Put the cleaned segment that lies beside consecutive closed ones, under the first one's offset, in their place. `made` are the
         sizes of its files by their suffixes.
 
-        Raises KafkaStorageError, NotAsMade: nothing was changed where the directory is online after it.
+        Raises KafkaStorageError, NotAsMade: nothing was changed where the directory is online after it, or the load finishes it.
         """
         first = self.segments.index(old[0])
         if self.segments[first : first + len(old)] != list(old) or old[-1] is self._active:
             raise ValueError(f"{self.name}: compaction has replaced segments that are not there any more")
         try:
             begin_swap(self.files, old[0], made)
-        except NotUndone as error:
-            raise self.dir.fail("replacing compacted segments", error.filename or self.path, error) from error
+        except (NotUndone, MemoryError) as error:
+            raise self.half_swapped(error, old[0].base_offset) from no_memory(error)
         except OSError as error:
             raise self.dir.refuse("replacing compacted segments", error.filename or self.path, error) from error
         try:
             cleaned = swap_in(self, old, made)
-        except OSError as error:
-            raise self.dir.fail("replacing compacted segments", error.filename or self.path, error) from error
+        except (OSError, MemoryError) as error:
+            raise self.half_swapped(error, old[0].base_offset) from no_memory(error)
         self.segments[first : first + len(old)] = [cleaned]
         self._bases[first : first + len(old)] = [cleaned.base_offset]
         self.durability.unsettle(cleaned.base_offset)

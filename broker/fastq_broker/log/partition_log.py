@@ -4,6 +4,8 @@ Rules
 - A log is loaded when it is first touched: until then it is a name and its checkpoints, so that thousands of them start at once. One
   that has much to read for it is left to a thread (see late_recovery), and refused meanwhile.
 - The first failed write or sync takes the whole log directory offline (see log_dir).
+- What a shortage leaves half done, a cut or a compacted segment's swap, is finished by a load, with a recovery, when the log is touched
+  next, or at the next tick: nobody reads or appends before (see half_done).
 Source: UnifiedLog, LocalLog.
 """
 
@@ -15,6 +17,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
@@ -22,7 +25,8 @@ from fastq.errors import ErrorCode, KafkaError, error_for_code
 from .admission import Admission
 from .config import UNLIMITED, LogConfig, copied
 from .durability import Durability
-from .files import READ, FileHandle
+from .files import READ, FileHandle, is_shortage, passes
+from .half_done import OF_A_LOADED_LOG, HalfDone, no_memory, unload
 from .leader_epochs import LeaderEpochs
 from .log_appends import LogAppends
 from .log_dir import LogDir
@@ -67,6 +71,7 @@ class PartitionLog(LogReads, LogAppends):
         "failure",
         "files",
         "future",
+        "half_done",
         "loaded",
         "lost_start",
         "partition",
@@ -149,6 +154,8 @@ class PartitionLog(LogReads, LogAppends):
         self.lost_start: tuple[int, int] | None = None
         """Where the log should have begun, and where it does, as the files of the records between were gone when it was loaded."""
         self._loading = False
+        self.half_done: HalfDone | None = None
+        """What a shortage has left half done of the log, which is not loaded until that is done."""
         self.__class__ = _NotLoaded
         self.pending_leader_epoch = -1
         self._flushed_at_ms = log_dir.monotonic_ms()
@@ -183,6 +190,19 @@ class PartitionLog(LogReads, LogAppends):
         refusal = self.failure or self.recovering
         if refusal is not None:
             raise refusal.with_traceback(None)
+        half_done = self.half_done
+        if half_done is None:
+            self.load_files()
+        else:
+            half_done.load()
+        if self.pending_leader_epoch >= 0:  # behind a cut: an epoch that has no record there goes with it
+            self.assign_leader_epoch(self.pending_leader_epoch)
+        if half_done is not None:
+            self.durability.loaded_anew()
+            self._announce()
+
+    def load_files(self) -> None:
+        """The same of a log that is to be loaded, whatever is to be done of it. Raises as `load` does."""
         at_once = self.takes_long or self.dir.on_recovery_read is not None  # which the broker's start waits for
         late = None if at_once else self.dir.late_recovery
         self._loading = True
@@ -207,8 +227,6 @@ class PartitionLog(LogReads, LogAppends):
             self._loading = False
             if not self.loaded:
                 self.__class__ = _NotLoaded
-        if self.pending_leader_epoch >= 0:
-            self.assign_leader_epoch(self.pending_leader_epoch)
 
     def make(self) -> None:
         """Make the directory of a new log and its first, empty files, unless that has been done. Any thread. Raises OSError."""
@@ -357,7 +375,7 @@ class PartitionLog(LogReads, LogAppends):
 
     def truncate_to(self, offset: int) -> bool:
         """Remove all records at and above `offset`; False when there are none. Raises KafkaStorageError: nothing was changed where the
-        directory is online after it, and it may be tried again.
+        directory is online after it, or the log is cut when it is touched next; it may be tried again.
 
         Leader epochs that begin there go in any case: one that has no record is told to nobody any more.
         """
@@ -367,7 +385,8 @@ class PartitionLog(LogReads, LogAppends):
                 self.epochs.truncate_from_end(offset)
             except OSError as error:
                 raise self.dir.fail("writing leader epochs", self.epochs.path, error) from error
-            self.leader_epoch = self.epochs.latest
+            finally:
+                self.leader_epoch = self.epochs.latest
             return False
         if offset < self._bases[0]:
             self.truncate_fully_and_start_at(offset)
@@ -379,11 +398,25 @@ class PartitionLog(LogReads, LogAppends):
             raise self.dir.refuse("truncating", error.filename or self.path, error) from error
         try:
             truncate_log(self, cut)
-        except OSError as error:
-            raise self.dir.fail("truncating", error.filename or self.path, error) from error
+        except (OSError, MemoryError) as error:
+            again = partial(self.truncate_to, offset)
+            raise self._half_cut("truncating", error, again, offset, cut.kept) from no_memory(error)
         self.recovery.gaps = [gap for gap in self.recovery.gaps if gap[0] < offset]
         self._announce()
         return True
+
+    def insist_on(self, cut: Callable[[], object], offset: int) -> None:
+        """Do a cut at `offset` (`truncate_to`, or the other), of what must not stay: where a shortage lets it not even begin, it is done
+        before anybody reads or appends. Raises KafkaStorageError, after a shortage too."""
+        try:
+            cut()
+        except KafkaError as error:
+            if passes(error):
+                if self.loaded:
+                    self.unload(self.segments_from(offset)[0].base_offset, cut)
+                elif self.half_done is not None:
+                    self.half_done.add(cut)
+            raise
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove all records; the log is empty and begins at `offset`. Raises KafkaStorageError, as `truncate_to` does."""
@@ -394,24 +427,55 @@ class PartitionLog(LogReads, LogAppends):
             raise self.dir.refuse("truncating", error.filename or self.path, error) from error
         try:
             truncate_fully(self, offset, snapshots, fresh)
-        except OSError as error:
-            raise self.dir.fail("truncating", error.filename or self.path, error) from error
+        except (OSError, MemoryError) as error:
+            again = partial(self.truncate_fully_and_start_at, offset)
+            raise self._half_cut("truncating", error, again, offset, kept=1) from no_memory(error)
         self.recovery.gaps.clear()
         self.lost_start = None
         self._announce()
 
     def _take_back(self, end_offset: int, position: int) -> None:
         """Cut off what an append that fails inside has written behind `end_offset`, where the log ended at this position of its active
-        segment, unless it is in the log by now. Where that fails too the directory goes offline."""
+        segment, unless it is in the log by now. Where that fails too the directory goes offline; after a shortage it is done by a load."""
         if self.log_end_offset > end_offset or self.dir.offline is not None:
             return
         try:
             truncate_log(self, Cut(end_offset, len(self.segments), position, producer_snapshots(self)))
         except OSError as error:
-            self.dir.fail("taking a batch back", error.filename or self.path, error)
+            again = partial(self.truncate_to, end_offset)
+            self._half_cut("taking a batch back", error, again, end_offset, len(self.segments))
         except BaseException:  # who asks for it raises what it was that failed first
             self.dir.fail_inside()
             raise
+
+    def _half_cut(
+        self, action: str, error: OSError | MemoryError, again: Callable[[], object], offset: int, kept: int
+    ) -> KafkaError:
+        """The error of a cut at `offset` that has failed amid it, where `kept` segments are to be left, and the last of these to be cut.
+        After a shortage `again` finishes it, when the log is touched next."""
+        if isinstance(error, MemoryError) or is_shortage(error):
+            base = self.segments[kept - 1].base_offset
+            self.recovery_point = min(self.recovery_point, base)
+            self.high_watermark = min(self.high_watermark, offset)
+            self.pending_leader_epoch = -1  # an epoch that has no record is told to nobody any more
+            self.unload(base, again)
+        error = no_memory(error)
+        return self.dir.refuse(action, error.filename or self.path, error)
+
+    def half_swapped(self, error: OSError | MemoryError, base: int) -> KafkaError:
+        if isinstance(error, MemoryError) or is_shortage(error):
+            self.pending_leader_epoch = self.leader_epoch  # which has no record, perhaps, and is told to who asks
+            self.unload(base)
+        error = no_memory(error)
+        return self.dir.refuse("replacing compacted segments", error.filename or self.path, error)
+
+    def unload(self, base: int, cut: Callable[[], object] | None = None) -> None:
+        """Have the log loaded anew before anybody has it, and `cut` then: see half_done."""
+        unload(self, base, cut)
+        self.loaded = self.clean = self.takes_long = False
+        self.__class__ = _NotLoaded
+        for name in OF_A_LOADED_LOG:
+            delattr(self, name)
 
     def _cut_future(self, offset: int) -> None:
         """The copy on its way has nothing that this log has not: it is cut first. Where its disk fails it is given up, which concerns
@@ -456,6 +520,13 @@ class PartitionLog(LogReads, LogAppends):
             setattr(self, name, getattr(other, name))
             setattr(other, name, mine)
         other.durability.give_place(self.durability)
+
+    def may_finish(self) -> bool:
+        """Whether there is something to finish, as the broker stops. Who waits for a log that a shortage has left half done waits no more:
+        the next start recovers it."""
+        if self.half_done is not None:
+            self.half_done.end()
+        return self.loaded
 
     def finish(self) -> bool:
         """Leave the files as Kafka's clean stop does; a sync still has to follow. Whether that went well: failures take the directory

@@ -51,7 +51,7 @@ def find_cut(log: PartitionLog, offset: int) -> Cut:
 
 
 def truncate_log(log: PartitionLog, cut: Cut) -> None:
-    """Remove what lies behind a cut. Raises OSError: the log is half cut then."""
+    """Remove what lies behind a cut. Raises OSError: the log is half cut then, at some place behind the cut or there."""
     offset, kept, position, snapshots = cut
     segments = list(log.segments)
     while len(segments) > kept:

@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fastq.errors import ConnectionRefused, FastqError, KafkaStorageError, ProtocolError, UnsupportedVersion
+from fastq.errors import ConnectionRefused, FastqError, KafkaError, KafkaStorageError, ProtocolError, UnsupportedVersion
 from fastq.metadata import Node
 from fastq_broker.log import failures
-from fastq_broker.log.files import is_for_now
+from fastq_broker.log.files import is_for_now, passes
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.raft import wire
 from fastq_broker.raft.machine import RaftMachine
-from fastq_broker.raft.messages import Ask, Fetch, Vote
+from fastq_broker.raft.messages import AnyAnswer, Ask, Fetch, Vote
 from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, NoRoom, RaftFatal, Role, Send
 from fastq_broker.surroundings import Surroundings
 from fastq_broker.turns import NEVER, Turns
@@ -120,11 +120,37 @@ class QuorumDriver:
         """Do what is due."""
         self._turns.turn()
 
+    def check_log(self) -> None:
+        """Have the log loaded, which a shortage may have left half cut: the machine does nothing before. Raises KafkaError."""
+        if not self._log.loaded:
+            self._log.load()
+
+    def _is_whole(self) -> bool:
+        """`check_log`; whether the machine may go on. Raises KafkaError where that does not come by itself, or there are no timers."""
+        try:
+            self.check_log()
+        except KafkaError as error:
+            if self.loop is None or not passes(error):
+                raise
+            failures.say(
+                logger.warning,
+                f"the half cut log of node {self.machine.config.key.node_id}",
+                "node %d takes no part in its metadata quorum for now, and tries again: %s",
+                self.machine.config.key.node_id,
+                error,
+            )
+            return False
+        return True
+
     def _next_wakeup(self, now: float) -> float:
+        if not self._log.loaded:
+            return now + PAUSE_MAX_S
         return min(self.machine.next_wakeup(now), self._tell_at if self._untold else NEVER)
 
     def _work(self, now: float) -> None:
         try:
+            if not self._is_whole():
+                return
             for effect in self.machine.poll(now):
                 if isinstance(effect, Send):
                     self._ask(effect)
@@ -270,7 +296,16 @@ class QuorumDriver:
                 answer = wire.answer_of(response)
             except ProtocolError as problem:
                 logger.error("%s of node %d: %s", type(ask).__name__, self.machine.config.key.node_id, problem)
+        self._hear(number, ask, answer, error)
+
+    def _hear(self, number: int, ask: Ask, answer: AnyAnswer | None, error: FastqError | None) -> None:
+        if self.closed:
+            return
         try:
+            if not self._is_whole():
+                assert self.loop is not None
+                self.loop.call_later(PAUSE_MAX_S, self._hear, number, ask, answer, error)
+                return
             self.machine.answered(
                 number,
                 ask,

@@ -34,6 +34,7 @@ from fastq_broker.raft.messages import (
     FetchedSnapshot,
     FetchSnapshot,
     RemoveVoter,
+    SnapshotId,
     UpdateVoter,
     Versions,
     VersionsAnswer,
@@ -54,6 +55,11 @@ SPEAK_S = 2.0
 class RaftMachine(Membership):
     """The whole member. Thread rule: one thread."""
 
+    _half_cut = False
+    """Whether a shortage has kept the log from a cut, or amid it: the log finishes that by itself."""
+    _half_begun: SnapshotId | None = None
+    """What the log begins anew behind then."""
+
     _speak_at = 0.0
     _spoke_in = -1  # the epoch whose leader knows this voter's endpoints, without kraft.version 1
 
@@ -61,6 +67,8 @@ class RaftMachine(Membership):
 
     def poll(self, now: float) -> list[Effect]:
         """What is to be done now, with what was left to do before."""
+        if self._half_cut:
+            self._see_cut()
         for link in self._links.values():
             if link.asked is not None and now >= link.until:
                 self._failed(link, now)
@@ -440,9 +448,23 @@ class RaftMachine(Membership):
         except KafkaStorageError as error:
             if not passes(error):
                 raise
+            self._half_cut = True
             self._wait_for_room(link, error, now)
             return
         self.history.truncate(end)
+
+    def flushed(self, now: float) -> None:
+        if self._half_cut:
+            self._see_cut()
+        super().flushed(now)
+
+    def _see_cut(self) -> None:
+        """The log has done by itself what a shortage had kept it from, or has not begun with it."""
+        self._half_cut = False
+        self.history.truncate(self.log.end)
+        snapshot, self._half_begun = self._half_begun, None
+        if snapshot is not None and self.log.start == snapshot.end_offset:
+            self._begun_behind(snapshot)
 
     def _received(self, link: Link, ask: FetchSnapshot, answer: FetchedSnapshot, now: float) -> None:
         if self.role is not Role.FOLLOWER or self._receiving != (ask.snapshot, ask.position):
@@ -485,13 +507,19 @@ class RaftMachine(Membership):
         except (KafkaStorageError, OSError) as error:
             if not (passes(error) if isinstance(error, KafkaStorageError) else is_shortage(error)):
                 raise
-            self._wait_for_room(link, error, now)  # it is fetched anew, as the log is the old one
+            if ask.snapshot in self.log.snapshots:
+                self._half_cut, self._half_begun = True, ask.snapshot
+            self._wait_for_room(link, error, now)  # else it is fetched anew, as the log is the old one
             return
+        self._begun_behind(ask.snapshot)
+
+    def _begun_behind(self, snapshot: SnapshotId) -> None:
+        """The log begins anew where a snapshot ends."""
         self.history.truncate(0)
         self._take_in(0)
-        self.effects.append(LoadSnapshot(ask.snapshot))
-        if ask.snapshot.end_offset > self.high_watermark:
-            self._commit(ask.snapshot.end_offset)
+        self.effects.append(LoadSnapshot(snapshot))
+        if snapshot.end_offset > self.high_watermark:
+            self._commit(snapshot.end_offset)
 
     # -- time
 

@@ -159,6 +159,7 @@ def _taking_part(quorum: QuorumDriver) -> Iterator[None]:
     if quorum.closed:
         raise error_for_code(ErrorCode.BROKER_NOT_AVAILABLE, "this controller takes no part in its quorum any more")
     try:
+        quorum.check_log()
         yield
     except NoRoom as error:
         detail = f"this controller cannot write down what would follow for now: {error}"

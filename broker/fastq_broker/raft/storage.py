@@ -15,17 +15,18 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from fastq._native.records import decode_records, iter_headers, verify_crc
 from fastq._native.wire import DecodeError, Reader
-from fastq.errors import ConfigError, KafkaError, KafkaStorageError
+from fastq.errors import ConfigError, KafkaStorageError
 from fastq.protocol.messages import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
 from fastq_broker.controller.image import MetadataError
 from fastq_broker.controller.records import ControlType, control_batch, data_batches, encode_control
 from fastq_broker.controller.snapshot import Batch, list_snapshots, read_snapshot
 from fastq_broker.controller.storage import QuorumState, sync_directory
-from fastq_broker.log.files import is_for_now, passes
+from fastq_broker.log.files import is_for_now, is_shortage, passes
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.log.reserve import Reserve
 from fastq_broker.raft.log import Vote
@@ -239,20 +240,18 @@ class DiskLog:
                 self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
                 size_bytes += len(batch)
         except BaseException:
-            if self.end > begun_at:  # half a change would be committed with the next one
+            if not self._log.loaded or self.end > begun_at:  # half a change would be committed with the next one
                 self._take_back(begun_at)
             raise
         return size_bytes
 
     def _take_back(self, end: int) -> None:
-        """Cut off half a change. Raises KafkaStorageError where that cannot be: the directory is offline then, whatever it was."""
+        """Cut off half a change, at a shortage before anybody reads or appends. Raises KafkaStorageError where the directory is offline."""
         try:
-            self._log.truncate_to(end)
-        except KafkaError as error:
-            cause = error.__cause__
-            if isinstance(cause, OSError):
-                raise self._log.dir.fail("taking back half a change of the metadata", self._log.path, cause) from error
-            raise
+            self._log.insist_on(partial(self._log.truncate_to, end), end)
+        except KafkaStorageError as error:
+            if not passes(error):
+                raise
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -343,11 +342,10 @@ class DiskLog:
             with self._writing():
                 self._log.truncate_fully_and_start_at(snapshot.end_offset)
         except KafkaStorageError as error:
-            if (
-                passes(error) and self._log.loaded
-            ):  # else the old log is gone in part, and the snapshot is all that there is
+            if passes(error) and self._log.loaded:
                 self._withdraw(snapshot)
-            raise
+            self._latest = None
+            raise  # a log that is half cut begins behind the snapshot once it is loaded
         self._latest = 0, self.end, said
 
     def _withdraw(self, snapshot: SnapshotId) -> None:
@@ -359,7 +357,10 @@ class DiskLog:
             self._snapshots = [other for other in self._snapshots if other != snapshot]
             sync_directory(self._directory)
         except OSError as error:
-            raise self._log.dir.fail("removing a metadata snapshot", str(path), error) from error
+            if not is_shortage(error) or snapshot not in self._snapshots:
+                raise self._log.dir.fail("removing a metadata snapshot", str(path), error) from error
+            end = snapshot.end_offset
+            self._log.insist_on(partial(self._log.truncate_fully_and_start_at, end), self.start)
 
     def snapshots_changed(self, found: Sequence[SnapshotId] | None = None) -> None:
         """A snapshot was made here, or one was removed: `found` are those that there are (None: it is looked for them). OSError."""

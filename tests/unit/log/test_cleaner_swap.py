@@ -114,22 +114,35 @@ def test_a_crash_at_every_rename_loses_nothing_and_the_next_round_ends_the_same(
     assert struck >= steps - 2, "all but the checkpoint's"
 
 
-def test_a_shortage_that_lasts_leaves_no_swap_beside_a_log_that_goes_on(filled: Path, tmp_path: Path) -> None:
-    """The next start would have taken it for complete, and put it over what had come meanwhile."""
-    offline = 0
-    for step in range(renames_of_a_round(filled, tmp_path / "count")):
+@pytest.mark.parametrize("repeat", [True, False])
+def test_a_shortage_at_every_rename_of_a_swap_takes_nothing_offline(filled: Path, tmp_path: Path, repeat: bool) -> None:
+    final, _ = expected_end(filled, tmp_path / "end")
+    interrupted = 0
+    for step in range(0, renames_of_a_round(filled, tmp_path / "count"), 4 if repeat else 5):
+        directory = copied(filled, tmp_path / f"step-{step}")
         files = FaultyFiles()
-        manager, log = make(copied(filled, tmp_path / f"step-{step}"), files)
-        files.plan(Fault("rename", errno.ENOMEM, path_part="/t-0/", passes=step, repeat=True))
+        manager, log = make(directory, files)
+        log.assign_leader_epoch(5)
+        before, end = live_values(stored_batches(log)), log.log_end_offset
+        files.plan(Fault("rename", errno.ENOMEM, path_part="/t-0/", passes=step, repeat=repeat))
         cleaner = cleaner_of(manager)
         for _ in range(20):
             cleaner.tick(START_MS)
             manager.flusher.drain()
-        left = [name for name in os.listdir(log.path) if name.endswith(".swap")]
-        assert manager.offline_dirs or not left, (step, left)
-        offline += bool(manager.offline_dirs)
+            interrupted += not log.loaded
+        assert manager.offline_dirs == {}, step
         files.heal()
-    assert offline
+        assert (log.log_end_offset, log.high_watermark, log.leader_epoch) == (end, end, 5)
+        assert live_values(stored_batches(log)) == before, step
+        clock_of(manager).advance(10**7)
+        run(cleaner, START_MS)
+        assert [batch.seen() for batch in stored_batches(log)] == final, step
+        log.append(build_batch([(START_MS, b"key", b"next")]), leader_epoch=5, now_ms=START_MS)
+        assert not names_of(log)
+        assert manager.close()
+        manager, log = make(directory)
+        assert log.log_end_offset == end + 1 and log.gap_offset is None
+    assert interrupted
 
 
 def test_a_swap_that_is_complete_counts_and_one_that_is_not_is_undone(filled: Path, tmp_path: Path) -> None:
