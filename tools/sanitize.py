@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def tests(name: str, paths: list[str], packages: list[Path], **environment: str)
     """Run tests with these packages, the first of which has the extensions; whether all went well."""
     path = os.pathsep.join(map(str, packages))
     command = [sys.executable, __file__, "--run", name, str(packages[0]), *paths]
+    begun = time.monotonic()
     ended = subprocess.run(
         command,
         cwd=ROOT,
@@ -91,7 +93,7 @@ def tests(name: str, paths: list[str], packages: list[Path], **environment: str)
         errors="replace",
     )
     with _building:
-        print(f"sanitize: {name}\n{ended.stdout}", flush=True)
+        print(f"sanitize: {name}, {time.monotonic() - begun:.0f} s\n{ended.stdout}", flush=True)
     return ended.returncode == 0
 
 

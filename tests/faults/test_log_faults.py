@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -245,7 +244,6 @@ def test_random_faults_never_lose_what_was_acknowledged(tmp_path: Path, soak: bo
     source = random.Random(5)
     acknowledged: list[bytes] = []
     config = LogConfig(segment_bytes=1500, index_interval_bytes=100, max_message_bytes=1000)
-    deadline = time.monotonic() + (120 if soak else 20)
     for _ in range(2000 if soak else 80):
         files = FaultyFiles()
         manager = open_manager(tmp_path, files, config)
@@ -269,4 +267,3 @@ def test_random_faults_never_lose_what_was_acknowledged(tmp_path: Path, soak: bo
             manager.close()
         else:
             manager.release_locks()
-        assert time.monotonic() < deadline

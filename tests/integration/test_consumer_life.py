@@ -111,7 +111,7 @@ def test_what_a_slow_member_still_holds_is_handled_by_its_successor_alone(
             producer.send(topic, b"%d" % number, partition=0)
     given = options(broker, topic, protocol, max_poll_interval_ms=600)
     handled: dict[tuple[int, int], int] = {}
-    with Consumer(topic, **given) as slow, Consumer(topic, **given) as other:
+    with Consumer(topic, **given) as slow, Consumer(topic, **options(broker, topic, protocol)) as other:
 
         def handle(records: list[Any]) -> None:
             for record in records:
