@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from under_test import broker_under_test
+from waiting import until
 
 from fastq import AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
 from fastq.consumer import AsyncConsumerPool, ConsumerPool, RetryPolicy
@@ -382,6 +383,50 @@ def test_stopping_the_consumer_drains_its_pool(broker: Broker, topic: str) -> No
         ConsumerPool(consumer, handle, workers=2, pending_max=100).run()
     assert 50 < len(handled) <= COUNT
     assert committed(broker, topic) == len(handled)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_ends_of_transactions_leave_no_lag(
+    broker: Broker, make_topic: Callable[..., str], asynchronous: bool
+) -> None:
+    """They have offsets, and no record that anybody could be done with."""
+    name, handled = make_topic(broker.bootstrap_servers, 3), []
+    with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=name) as producer:
+        for number in range(3):
+            with producer.transaction():
+                producer.send(name, b"%d" % number, partition=0)
+        producer.begin_transaction()
+        producer.send(name, b"never", partition=0)
+        producer.flush()
+        producer.abort_transaction()
+    given = options(broker, name, isolation_level="read_committed")
+
+    def handle(record: Any) -> None:
+        handled.append(record.value)
+
+    if asynchronous:
+
+        async def work() -> None:
+            async def handle_it(record: Any) -> None:
+                handle(record)
+
+            async with AsyncConsumer(name, **given) as consumer:
+                pool = AsyncConsumerPool(consumer, handle_it, commit_interval_ms=10)
+                running = asyncio.create_task(pool.run())
+                await asyncio.to_thread(until, lambda: committed(broker, name) >= 8)
+                pool.stop()
+                await running
+
+        asyncio.run(asyncio.wait_for(work(), 60))
+    else:
+        with Consumer(name, **given) as consumer:
+            pool = ConsumerPool(consumer, handle, commit_interval_ms=10)
+            thread = threading.Thread(target=pool.run)
+            thread.start()
+            until(lambda: committed(broker, name) >= 8)
+            pool.stop()
+            thread.join()
+    assert handled == [b"0", b"1", b"2"] and committed(broker, name) == 8
 
 
 # -- handlers that a pool cannot run

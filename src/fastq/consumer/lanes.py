@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastq._native.consume import Record
@@ -29,7 +29,7 @@ ORDERS = ("partition", "key", "none")
 
 class Progress:
     """Which offsets of a partition are done. Invariant: `_open` has the offsets from the first that is not done on, in order, each
-    with its leader epoch; `offset` is where the first of them is, or behind the last one when all are done; `leader_epoch` is that of
+    with its leader epoch; `offset` is where the first of them is, or where the consumer is when all are done; `leader_epoch` is that of
     the last record that is done before it, -1 when unknown."""
 
     __slots__ = ("_done", "_open", "committed", "leader_epoch", "offset")
@@ -64,6 +64,11 @@ class Progress:
             done, self.leader_epoch = self._open.popleft()
             self._done.discard(done)
             self.offset = self._open[0][0] if self._open else done + 1
+
+    def reached(self, place: OffsetAndMetadata) -> None:
+        """There is no record between those that were handed over and `place`: what lies there is for no application."""
+        if not self._open and place.offset > self.offset:
+            self.offset, self.leader_epoch = place.offset, place.leader_epoch
 
 
 class Task:
@@ -237,6 +242,14 @@ class Lanes:
             self._lanes.pop(task.lane.key, None)
         for tp in gone:
             self.progress.pop(tp, None)
+
+    def reached(self, places: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Where the consumer is, by partition, all that it has handed out having been added: ends of transactions and what compaction
+        left of batches have offsets too, and a partition that is done lags behind by none."""
+        for tp, progress in self.progress.items():
+            place = places.get(tp)
+            if place is not None:
+                progress.reached(place)
 
     def commits(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offsets to commit: of partitions that have got further since `committed` was last told."""

@@ -22,7 +22,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -106,7 +106,7 @@ class ConsumerPool(PoolBase):
                     self._drain()
                 finally:
                     self._end_workers(threads)
-                    self._commit(self._lanes.commits())
+                    self._commit(self._finished())
         finally:
             self._release(self.consumer)
             self.consumer._woken = False
@@ -158,6 +158,10 @@ class ConsumerPool(PoolBase):
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))
 
+    def _reached(self, places: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        with self._changed:
+            super()._reached(places)
+
     def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         if not offsets or not self.commits:
             return
@@ -182,7 +186,7 @@ class ConsumerPool(PoolBase):
         with self._changed:
             while self._unfinished(gone) and self._changed.wait(end - time.monotonic()):
                 pass
-            offsets = {tp: offset for tp, offset in self._lanes.commits().items() if tp in gone}
+            offsets = {tp: offset for tp, offset in self._finished().items() if tp in gone}
         self._commit(offsets)
         self._lost(partitions)
 
@@ -321,7 +325,7 @@ class AsyncConsumerPool(PoolBase):
                     for task in tasks:
                         task.cancel()
                     await asyncio.gather(*tasks, return_exceptions=True)
-                    await self._commit(self._lanes.commits())
+                    await self._commit(self._finished())
         finally:
             self._release(self.consumer)
             self.consumer._woken = False
@@ -388,7 +392,7 @@ class AsyncConsumerPool(PoolBase):
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         gone = set(partitions)
         await self._until(lambda: not self._unfinished(gone))
-        await self._commit({tp: offset for tp, offset in self._lanes.commits().items() if tp in gone})
+        await self._commit({tp: offset for tp, offset in self._finished().items() if tp in gone})
         self._lost(partitions)
 
     def _lost(self, partitions: Sequence[TopicPartition]) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fastq.arguments import int_of, number_of
@@ -95,6 +95,7 @@ class PoolBase:
         if retry is not None and not isinstance(retry, RetryPolicy):
             raise TypeError(f"retry is a RetryPolicy, as in RetryPolicy(attempts=5), got {retry!r}")
         self.commits = consumer.config.group_id is not None
+        self._positions = consumer.positions
         if self.commits and consumer.config.enable_auto_commit:
             raise ConfigError(
                 "enable_auto_commit=True would commit records that workers have not finished: make the consumer of a pool with "
@@ -168,7 +169,18 @@ class PoolBase:
         if not self.commits or now < self._commit_at:
             return {}
         self._commit_at = now + self.commit_interval_s
+        return self._finished()
+
+    def _finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets to commit, whatever the interval says. In the consumer's thread."""
+        if not self.commits:
+            return {}
+        self._reached(self._positions())
         return self._lanes.commits()
+
+    def _reached(self, places: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Workers may be at it."""
+        self._lanes.reached(places)
 
     def _commit_failed(self, offsets: dict[TopicPartition, OffsetAndMetadata], error: FastqError) -> None:
         """Offsets that could not be committed are tried again with the next ones, or read again by whoever has them now."""

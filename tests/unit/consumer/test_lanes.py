@@ -41,6 +41,22 @@ def test_progress_has_no_gaps(seed: int) -> None:
         assert progress.pending == len(missing)
 
 
+def test_what_is_for_no_application_is_committed_once_all_before_it_is_done() -> None:
+    lanes, tp = Lanes("none", clock=lambda: 0.0), TopicPartition("t", 0)
+    lanes.add([record(3), record(4)])
+    behind = {tp: OffsetAndMetadata(6, "", 2), TopicPartition("t", 1): OffsetAndMetadata(9, "", 2)}
+    first, second = lanes.take(), lanes.take()
+    assert first is not None and second is not None
+    lanes.done(second)
+    lanes.reached(behind)
+    assert lanes.commits() == {}, "the first one is not done"
+    lanes.done(first)
+    lanes.reached(behind)
+    assert lanes.commits() == {tp: OffsetAndMetadata(6, "", 2)}
+    lanes.reached({tp: OffsetAndMetadata(5, "", 2)})
+    assert lanes.commits() == {tp: OffsetAndMetadata(6, "", 2)}
+
+
 @pytest.mark.parametrize("order", ["partition", "key", "none"])
 @pytest.mark.parametrize("seed", range(10))
 def test_order_is_kept_and_nothing_is_lost(order: str, seed: int) -> None:
