@@ -89,7 +89,6 @@ LINES_MAX = 600
 LARGER = {
     "src/fastq/_native/arrow_source.pyx": 700,  # readers of each kind of column, inlined into one loop over rows
     "src/fastq/_native/wire.pyx": 680,  # a reader and a writer of the same primitives
-    "src/fastq/admin/core.py": 620,  # operations beside each other; the seam is where the next one comes
     "src/fastq/consumer/group/classic.py": 620,  # a state machine: its states are one table
     "src/fastq/consumer/group/consumer_protocol.py": 620,  # likewise
     "src/fastq/errors.py": 620,  # mostly a list, a line an error of Kafka

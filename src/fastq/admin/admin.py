@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastq.admin import core, descriptions
+from fastq.admin import core, descriptions, resource_configs
 from fastq.admin.arguments import names_of, operations_of
 from fastq.admin.cluster_admin import ClusterAdmin
 from fastq.admin.config import AdminConfig
@@ -148,7 +148,7 @@ class Admin(GroupAdmin, ClusterAdmin):
         timeout: float | None = None,
     ) -> Outcomes[ConfigResource, dict[str, ConfigEntry]]:
         """All settings of topics and brokers, by name."""
-        operation = core.describe_configs(
+        operation = resource_configs.describe_configs(
             resources, include_synonyms=include_synonyms, include_documentation=include_documentation
         )
         return self._client.run(operation, timeout)
@@ -157,7 +157,7 @@ class Admin(GroupAdmin, ClusterAdmin):
         self, types: Sequence[ResourceType] = (), *, timeout: float | None = None
     ) -> list[ConfigResource]:
         """What has, or may have, settings: of some types, or of all (KIP-1142). UnsupportedVersion before Kafka 4.1."""
-        return self._client.run(core.list_config_resources(types), timeout)
+        return self._client.run(resource_configs.list_config_resources(types), timeout)
 
     def incremental_alter_configs(
         self,
@@ -167,7 +167,7 @@ class Admin(GroupAdmin, ClusterAdmin):
         timeout: float | None = None,
     ) -> Outcomes[ConfigResource, None]:
         """Change settings: (operation, name, value) for each; others stay as they are (KIP-339)."""
-        operation = core.incremental_alter_configs(changes, validate_only=validate_only)
+        operation = resource_configs.incremental_alter_configs(changes, validate_only=validate_only)
         return self._client.run(operation, timeout)
 
     def set_configs(
@@ -198,7 +198,7 @@ class Admin(GroupAdmin, ClusterAdmin):
         timeout: float | None = None,
     ) -> Outcomes[ConfigResource, None]:
         """Replace all settings of each resource: what is not given goes back to its default. See `set_configs`."""
-        return self._client.run(core.alter_configs(configs, validate_only=validate_only), timeout)
+        return self._client.run(resource_configs.alter_configs(configs, validate_only=validate_only), timeout)
 
     def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None

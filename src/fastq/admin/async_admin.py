@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastq.admin import core, descriptions
+from fastq.admin import core, descriptions, resource_configs
 from fastq.admin.arguments import names_of, operations_of
 from fastq.admin.async_cluster_admin import AsyncClusterAdmin
 from fastq.admin.async_group_admin import AsyncGroupAdmin
@@ -155,7 +155,7 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncClusterAdmin):
         timeout: float | None = None,
     ) -> Outcomes[ConfigResource, dict[str, ConfigEntry]]:
         """All settings of topics and brokers, by name."""
-        operation = core.describe_configs(
+        operation = resource_configs.describe_configs(
             resources, include_synonyms=include_synonyms, include_documentation=include_documentation
         )
         return await self._client.run(operation, timeout)
@@ -164,7 +164,7 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncClusterAdmin):
         self, types: Sequence[ResourceType] = (), *, timeout: float | None = None
     ) -> list[ConfigResource]:
         """What has, or may have, settings: of some types, or of all (KIP-1142). UnsupportedVersion before Kafka 4.1."""
-        return await self._client.run(core.list_config_resources(types), timeout)
+        return await self._client.run(resource_configs.list_config_resources(types), timeout)
 
     async def incremental_alter_configs(
         self,
@@ -174,7 +174,7 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncClusterAdmin):
         timeout: float | None = None,
     ) -> Outcomes[ConfigResource, None]:
         """Change settings: (operation, name, value) for each; others stay as they are (KIP-339)."""
-        operation = core.incremental_alter_configs(changes, validate_only=validate_only)
+        operation = resource_configs.incremental_alter_configs(changes, validate_only=validate_only)
         return await self._client.run(operation, timeout)
 
     async def set_configs(
@@ -205,7 +205,7 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncClusterAdmin):
         timeout: float | None = None,
     ) -> Outcomes[ConfigResource, None]:
         """Replace all settings of each resource: what is not given goes back to its default. See `set_configs`."""
-        return await self._client.run(core.alter_configs(configs, validate_only=validate_only), timeout)
+        return await self._client.run(resource_configs.alter_configs(configs, validate_only=validate_only), timeout)
 
     async def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
