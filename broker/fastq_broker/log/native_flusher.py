@@ -63,12 +63,14 @@ class NativeFlusher:
                     ended = threads.take(self._jobs)
                 except MemoryError:
                     break  # it is still there
-                assert ended is not None
-                left -= 1
-                count += 1
+                if ended is None:  # a callback has waited for the rest, and it is told of
+                    left = 0
+                    break
                 job, code = ended[0], ended[1]  # unpacking takes memory, and nobody else knows of it by now
                 files, done = job[0], job[1]
                 deliver(done, self._error_of(code, files[ended[2]]) if code else None, files)
+                left -= 1
+                count += 1
         finally:
             if left:  # nobody has heard of these yet, for want of memory, or as one before them has raised
                 threads.again()

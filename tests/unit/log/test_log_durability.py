@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.durability import ROLL_FLUSH_DELAY_MS
-from fastq_broker.log.files import READ_WRITE_CREATE, FileHandle, Files
+from fastq_broker.log.files import READ, READ_WRITE_CREATE, FileHandle, Files
 from fastq_broker.log.flusher import Flusher, ThreadFlusher, wait_readable
 from fastq_broker.log.index_file import IndexFile
 from fastq_broker.log.native_flusher import NativeFlusher
@@ -385,6 +385,24 @@ def test_a_sync_of_a_file_system_that_is_interrupted_goes_on(tmp_path: Path) -> 
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), LD_PRELOAD=preload)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_callback_of_the_flusher_may_wait_for_the_rest(tmp_path: Path) -> None:
+    """As one does that has written to the metadata log of a node that is alone: the rest is told of once, and nothing is amiss."""
+    flusher, directory = NativeFlusher(1), FileHandle(Files(), str(tmp_path), READ)
+    told: list[OSError | None] = []
+
+    def wait(error: OSError | None) -> None:
+        told.append(error)
+        flusher.wait()
+
+    for _ in range(3):
+        flusher.submit([directory], wait)
+    while flusher._threads.ended() < 3:
+        wait_readable(flusher.fileno())
+    assert flusher.drain() == 1
+    assert told == [None] * 3
+    flusher.close()
 
 
 def test_sync_threads_refuse_what_they_cannot_do() -> None:
