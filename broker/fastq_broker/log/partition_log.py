@@ -399,8 +399,7 @@ class PartitionLog(LogReads, LogAppends):
         try:
             truncate_log(self, cut)
         except (OSError, MemoryError) as error:
-            again = partial(self.truncate_to, offset)
-            raise self._half_cut("truncating", error, again, offset, cut.kept) from no_memory(error)
+            raise self._half_cut("truncating", error, PartitionLog.truncate_to, offset, cut.kept) from no_memory(error)
         self.recovery.gaps = [gap for gap in self.recovery.gaps if gap[0] < offset]
         self._announce()
         return True
@@ -410,13 +409,20 @@ class PartitionLog(LogReads, LogAppends):
         before anybody reads or appends. Raises KafkaStorageError, after a shortage too."""
         try:
             cut()
-        except KafkaError as error:
-            if passes(error):
-                if self.loaded:
-                    self.unload(self.segments_from(offset)[0].base_offset, cut)
-                elif self.half_done is not None:
-                    self.half_done.add(cut)
-            raise
+        except (KafkaError, MemoryError) as error:
+            if self.dir.offline is None and (isinstance(error, MemoryError) or passes(error)):
+                try:
+                    if self.loaded:
+                        self.unload(self.segments_from(offset)[0].base_offset, cut)
+                    elif self.half_done is not None:
+                        self.half_done.add(cut)
+                except BaseException:
+                    self.dir.fail_inside()
+                    raise
+            if isinstance(error, KafkaError):
+                raise
+            cause = no_memory(error)
+            raise self.dir.offline or self.dir.refuse("truncating", self.path, cause) from cause
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove all records; the log is empty and begins at `offset`. Raises KafkaStorageError, as `truncate_to` does."""
@@ -428,8 +434,8 @@ class PartitionLog(LogReads, LogAppends):
         try:
             truncate_fully(self, offset, snapshots, fresh)
         except (OSError, MemoryError) as error:
-            again = partial(self.truncate_fully_and_start_at, offset)
-            raise self._half_cut("truncating", error, again, offset, kept=1) from no_memory(error)
+            again = PartitionLog.truncate_fully_and_start_at
+            raise self._half_cut("truncating", error, again, offset, 1) from no_memory(error)
         self.recovery.gaps.clear()
         self.lost_start = None
         self._announce()
@@ -441,24 +447,32 @@ class PartitionLog(LogReads, LogAppends):
             return
         try:
             truncate_log(self, Cut(end_offset, len(self.segments), position, producer_snapshots(self)))
-        except OSError as error:
-            again = partial(self.truncate_to, end_offset)
-            self._half_cut("taking a batch back", error, again, end_offset, len(self.segments))
+        except (OSError, MemoryError) as error:
+            self._half_cut("taking a batch back", error, PartitionLog.truncate_to, end_offset, len(self.segments))
         except BaseException:  # who asks for it raises what it was that failed first
             self.dir.fail_inside()
             raise
 
     def _half_cut(
-        self, action: str, error: OSError | MemoryError, again: Callable[[], object], offset: int, kept: int
+        self,
+        action: str,
+        error: OSError | MemoryError,
+        again: Callable[[PartitionLog, int], object],
+        offset: int,
+        kept: int,
     ) -> KafkaError:
         """The error of a cut at `offset` that has failed amid it, where `kept` segments are to be left, and the last of these to be cut.
         After a shortage `again` finishes it, when the log is touched next."""
         if isinstance(error, MemoryError) or is_shortage(error):
-            base = self.segments[kept - 1].base_offset
-            self.recovery_point = min(self.recovery_point, base)
-            self.high_watermark = min(self.high_watermark, offset)
-            self.pending_leader_epoch = -1  # an epoch that has no record is told to nobody any more
-            self.unload(base, again)
+            try:
+                base = self.segments[kept - 1].base_offset
+                self.recovery_point = min(self.recovery_point, base)
+                self.high_watermark = min(self.high_watermark, offset)
+                self.pending_leader_epoch = -1  # an epoch that has no record is told to nobody any more
+                self.unload(base, partial(again, self, offset))
+            except BaseException:  # nobody may go on with it as it is
+                self.dir.fail_inside()
+                raise
         error = no_memory(error)
         return self.dir.refuse(action, error.filename or self.path, error)
 

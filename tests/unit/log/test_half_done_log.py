@@ -236,6 +236,58 @@ def test_what_must_not_stay_goes_before_anybody_reads(world: World) -> None:
     assert not world.manager.offline_dirs
 
 
+def test_what_must_not_stay_goes_where_there_is_no_memory_to_begin_with_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed: half a change of the metadata was committed with the next one."""
+    log = world.log
+    with monkeypatch.context() as patch, pytest.raises(KafkaStorageError, match="try it again"):
+        patch.setattr(partition_log, "find_cut", raises_memory_error)
+        log.insist_on(lambda: log.truncate_to(CUT), CUT)
+    assert not log.loaded and not world.manager.offline_dirs
+    assert log.log_end_offset == CUT
+    with monkeypatch.context() as patch, pytest.raises(KafkaStorageError):
+        patch.setattr(partition_log, "find_cut", raises_memory_error)
+        patch.setattr(PartitionLog, "unload", raises_memory_error)
+        try:
+            log.insist_on(lambda: log.truncate_to(CUT - 2), CUT - 2)
+        except MemoryError:
+            raise log.dir.offline or AssertionError("it is read, and appended to") from None
+
+
+def raises_memory_error(*_given: object, **_named: object) -> None:
+    raise MemoryError
+
+
+def test_a_batch_for_which_there_is_no_memory_to_take_it_back_goes_before_anybody_reads(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took the directory offline."""
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(PartitionLog, "_advance_end", raises_memory_error)
+        patch.setattr(partition_log, "truncate_log", raises_memory_error)
+        world.write(1)
+    assert world.log.dir.offline is None and not world.log.loaded
+    world.write(1, epoch=2)
+    assert values(world.log) == [*(b"1-%d" % number for number in range(END)), b"2-%d" % END]
+
+
+@pytest.mark.parametrize("what", ["cut", "append"])
+def test_a_log_is_half_cut_for_nobody_where_memory_is_short_for_that_too(
+    world: World, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed as it was, and was read and appended to."""
+    monkeypatch.setattr(partition_log, "truncate_log", raises_memory_error)
+    monkeypatch.setattr(partition_log, "partial", raises_memory_error)
+    with pytest.raises(MemoryError):
+        if what == "cut":
+            world.log.truncate_to(CUT)
+        else:
+            monkeypatch.setattr(PartitionLog, "_advance_end", raises_memory_error)
+            world.write(1)
+    assert world.log.dir.offline is not None
+
+
 def test_a_loss_of_power_at_any_step_leaves_the_log_cut_or_not(tmp_path: Path) -> None:
     """Amid the cut, before the load, in it, and behind it: what is acknowledged is there, and nothing comes back between."""
     done = False
