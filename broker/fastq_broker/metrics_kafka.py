@@ -19,6 +19,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fastq.errors import KafkaError
 from fastq.net.connection import SOFTWARE_VERSION
 from fastq.protocol.api import APIS
 
@@ -254,17 +255,22 @@ def _raft(out: Exposition, broker: Broker) -> None:
         ("current_leader", "The node that leads the metadata quorum; -1 while there is none.", quorum.leader_id),
         ("current_epoch", "Epoch of the metadata quorum.", quorum.epoch),
         ("high_watermark", "The metadata log up to where it is committed.", quorum.high_watermark),
-        ("log_end_offset", "Where the metadata log of this node ends.", quorum.end_offset),
     ):
         out.family(RAFT + name, "gauge", meaning, value)
+    try:
+        end: int | None = quorum.end_offset
+    except KafkaError:  # a shortage has left the log half cut: the rest is told all the same
+        end = None
+    if end is not None:
+        out.family(f"{RAFT}log_end_offset", "gauge", "Where the metadata log of this node ends.", end)
     mean_ms = quorum.commit_times.mean_ms()
     if mean_ms is not None:
         meaning = "Milliseconds until a change of the metadata that this node wrote was committed, the mean of the last minute."
         out.family(f"{RAFT}commit_latency_avg", "gauge", meaning, mean_ms)
     leadership = quorum.driver.machine.leadership
-    if leadership is not None:
+    if leadership is not None and end is not None:
         lags = [
-            ({"voter": each.key.node_id}, quorum.end_offset - each.end)
+            ({"voter": each.key.node_id}, end - each.end)
             for each in leadership.others.values()
             if each.end >= 0 and quorum.voters.has(each.key)
         ]

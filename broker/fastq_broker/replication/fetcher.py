@@ -29,10 +29,10 @@ from typing import NamedTuple, TypeVar
 from fastq._native.fetch import FetchedPartition, FetchedResponse
 from fastq._native.records import iter_headers, read_header, verify_crc
 from fastq._native.wire import DecodeError
-from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, error_for_code
+from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaError, error_for_code
 from fastq_broker.log.files import UNREADABLE, passes
 from fastq_broker.replication.fetcher_session import FetchPlan, FollowerSession, Key, Position, Wanted
-from fastq_broker.replication.follower_log import FollowerLog, go_back_to_gap
+from fastq_broker.replication.follower_log import FollowerLog, go_back, go_back_to_gap
 from fastq_broker.replication.follower_quota import FollowerQuota, NoQuota
 
 logger = logging.getLogger(__name__)
@@ -215,12 +215,25 @@ class ReplicaFetcher:
             go_back_to_gap(log, state.partition, self.leader, in_sync=state.lag == 0)
             self._go_on(state, leader_epoch, now)
         except UNREADABLE as error:
-            if passes(error):
-                state.phase = Phase.UNREAD
-                state.position = Position(-1, leader_epoch, NO_EPOCH)
-                self._pause(state, str(error), now)
-            else:
-                self._stop(state, str(error))
+            self._unread(state, error, leader_epoch, now)
+
+    def _unread(self, state: Followed, error: KafkaError, leader_epoch: int, now: float) -> None:
+        """The log cannot be read, or written to; where that passes it is begun with anew, as it may end elsewhere by then."""
+        if not passes(error):
+            self._stop(state, str(error))
+        elif self._follows(state):
+            state.phase = Phase.UNREAD
+            state.position = Position(-1, leader_epoch, NO_EPOCH)
+            self._syncing.pop(state.partition.key, None)
+            self._pause(state, str(error), now)
+
+    def _can_read(self, state: Followed, now: float) -> bool:
+        """Whether the log is loaded, which a shortage may have left half done since."""
+        try:
+            return state.log.log_start_offset >= 0
+        except UNREADABLE as error:
+            self._unread(state, error, state.position.leader_epoch, now)
+            return False
 
     def remove(self, keys: Iterable[Key]) -> None:
         """Follow these no more; answers that are on their way say nothing of them."""
@@ -270,12 +283,12 @@ class ReplicaFetcher:
         for key in over:
             self._waiting.pop(key, None)
             self._changed[key] = None
-            state = self.partitions[key]
-            if state.phase is Phase.UNREAD:
+            state = self.partitions.get(key)  # the directory of one before it may have failed
+            if state is not None and state.phase is Phase.UNREAD:
                 self._begin(state, state.position.leader_epoch, now)
         for key in list(self._syncing):
-            log = self.partitions[key].log
-            if log.durable_end >= log.log_end_offset:
+            state = self.partitions.get(key)
+            if state and self._can_read(state, now) and state.log.durable_end >= state.log.log_end_offset:
                 del self._syncing[key]
                 self._changed[key] = None
 
@@ -304,13 +317,16 @@ class ReplicaFetcher:
             self._log_starts_at = now + LOG_STARTS_S
             for key, wanted in self._session.known.items():
                 followed = self.partitions.get(key)
-                if followed is not None and followed.log.log_start_offset != wanted.log_start_offset:
+                if followed is None or not self._can_read(followed, now):
+                    continue
+                if followed.log.log_start_offset != wanted.log_start_offset:
                     self._changed[key] = None
         throttled = self._quota.throttled()
         self._changed |= self._throttled | dict.fromkeys(key for key in throttled if key in self.partitions)
         self._throttled.clear()
-        plan = self._session.plan({key: self._wanted(key, throttled) for key in self._changed})
-        self._changed.clear()
+        wishes = {key: self._wanted(key, throttled, now) for key in list(self._changed)}
+        plan = self._session.plan(wishes)
+        self._changed = {key: None for key in self._changed if key not in wishes}
         self._throttle_at = now + self.config.backoff_s
         if plan is not None:
             self._effects.append(SendFetch(self._send(None), plan, self._wait_ms(now), self._bytes_max()))
@@ -324,14 +340,14 @@ class ReplicaFetcher:
         """The most of an answer: less while it would be full each time."""
         return min(self.config.response_bytes_max, CATCH_UP_BYTES) if self._behind else self.config.response_bytes_max
 
-    def _wanted(self, key: Key, throttled: Collection[Key]) -> Wanted | None:
+    def _wanted(self, key: Key, throttled: Collection[Key], now: float) -> Wanted | None:
         state = self.partitions.get(key)
         if state is None or state.phase is not Phase.FETCH or key in self._waiting or key in self._syncing:
             return None
         if state.lag != 0 and key in throttled:
             self._throttled[key] = None
             return None
-        return Wanted(state.position, state.log.log_start_offset)
+        return Wanted(state.position, state.log.log_start_offset) if self._can_read(state, now) else None
 
     # -- answers
 
@@ -390,10 +406,7 @@ class ReplicaFetcher:
         except (CorruptMessage, InvalidRecord, DecodeError) as error:
             self._pause(state, f"what {self.leader} sent cannot be appended: {error}", now)
         except UNREADABLE as error:
-            if passes(error):
-                self._pause(state, str(error), now)
-            else:
-                self._stop(state, str(error))
+            self._unread(state, error, state.position.leader_epoch, now)
         except Exception as error:
             logger.exception("following %s failed", state.partition)
             self._stop(state, repr(error))
@@ -532,18 +545,7 @@ class ReplicaFetcher:
         state.cut_to = offset
 
     def _truncate_to(self, state: Followed, offset: int) -> None:
-        log = state.log
-        if offset < log.log_end_offset:  # else no record goes, but leader epochs that have none
-            logger.log(
-                logging.WARNING if offset < log.high_watermark else logging.INFO,
-                "%s: the log goes back from offset %d to %d, as its leader's, %s; its high watermark was %d",
-                state.partition,
-                log.log_end_offset,
-                offset,
-                self.leader,
-                log.high_watermark,
-            )
-        log.truncate_to(offset)
+        go_back(state.log, state.partition, self.leader, offset)
 
     # -- out of range
 

@@ -90,3 +90,18 @@ def go_back_to_gap(log: FollowerLog, partition: object, leader: object, *, in_sy
         what + "it goes back there from %d, and what its leader, %s, has comes anew", partition, gap, end, leader
     )
     log.truncate_to(gap)
+
+
+def go_back(log: FollowerLog, partition: object, leader: object, offset: int) -> None:
+    """Have a log end at an offset at the latest, as its leader's."""
+    if offset < log.log_end_offset:  # else no record goes, but leader epochs that have none
+        logger.log(
+            logging.WARNING if offset < log.high_watermark else logging.INFO,
+            "%s: the log goes back from offset %d to %d, as its leader's, %s; its high watermark was %d",
+            partition,
+            log.log_end_offset,
+            offset,
+            leader,
+            log.high_watermark,
+        )
+    log.truncate_to(offset)

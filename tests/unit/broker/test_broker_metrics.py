@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from fastq_broker import metrics as metrics_module
-from fastq_broker import metrics_http
+from fastq_broker import metrics_http, metrics_kafka
 from fastq_broker.listeners import ListenError
 from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.recovery_progress import RecoveryProgress
@@ -20,6 +20,7 @@ from fastq_broker.replicas import Replica, ReplicaTable
 from prometheus_client.parser import text_string_to_metric_families
 
 from fastq._native.records import build_batch
+from fastq.errors import KafkaStorageError
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = b"t" * 16
@@ -325,3 +326,19 @@ def test_what_the_health_of_a_broker_is() -> None:
     assert metrics.death() == "the event loop was held up for 15 s"
     broker.server.stopping = True
     assert metrics.death() is None
+
+
+def test_a_metadata_log_that_a_shortage_has_left_half_cut_keeps_nothing_else_from_being_told() -> None:
+    class Quorum:
+        leader_id, epoch, high_watermark = 1, 2, 3
+        commit_times = SimpleNamespace(mean_ms=lambda: 4.0)
+        driver = SimpleNamespace(machine=SimpleNamespace(leadership=SimpleNamespace(others={})))
+
+        @property
+        def end_offset(self) -> int:
+            raise KafkaStorageError("loading a log failed: Too many open files")
+
+    out = Exposition()
+    metrics_kafka._raft(out, cast("Any", SimpleNamespace(controller=SimpleNamespace(quorum=Quorum()))))
+    assert "raftmetrics_current_epoch 2" in out.text() and "commit_latency_avg 4" in out.text()
+    assert "log_end_offset" not in out.text()

@@ -55,8 +55,8 @@ class DoesNotWaitForTheDisk(ReplicaFetcher):
 class DoesNotSayWhichEpoch(ReplicaFetcher):
     """The leader cannot see that the histories part."""
 
-    def _wanted(self, key: Key, throttled: Any) -> Wanted | None:
-        wanted = super()._wanted(key, throttled)
+    def _wanted(self, key: Key, throttled: Any, now: float) -> Wanted | None:
+        wanted = super()._wanted(key, throttled, now)
         if wanted is not None:
             self.partitions[key].position = wanted.position._replace(last_fetched_epoch=-1)
             wanted = wanted._replace(position=self.partitions[key].position)

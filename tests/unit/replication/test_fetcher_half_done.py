@@ -1,0 +1,59 @@
+"""A follower of several partitions, one of whose logs a shortage has left half done: the others go on."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastq_broker.replication.fetcher import LOG_STARTS_S, Phase
+from fetcher_world import T0, T1, Follower, MemoryLog, log_of
+
+from fastq.errors import KafkaError, KafkaStorageError
+
+OF_A_LOADED_LOG = {"log_start_offset", "log_end_offset", "high_watermark", "leader_epoch", "durable_end"}
+
+
+class HalfDoneLog(MemoryLog):
+    """A log that is not loaded while a shortage lasts."""
+
+    short = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in OF_A_LOADED_LOG and object.__getattribute__(self, "short"):
+            error = KafkaStorageError("loading a log failed: Too many open files")
+            error.__cause__ = OSError(errno.EMFILE, "Too many open files")
+            raise error
+        return object.__getattribute__(self, name)
+
+    def wait_durable(self, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
+        self.waiters.append((offset, callback))
+
+
+@pytest.mark.parametrize("when", ["fetched", "log starts", "synced"])
+def test_the_other_partitions_of_its_leader_are_fetched(when: str) -> None:
+    """None was: each turn of the fetcher ended with the error of the one."""
+    follower = Follower()
+    mine, other = HalfDoneLog(fsync=when == "synced"), MemoryLog()
+    leaders = {T0: log_of(0, 0), T1: log_of(0)}
+    for name, log in leaders.items():
+        follower.leader.lead(name, log, 0)
+    follower.follow(T0, mine, 0)
+    follower.follow(T1, other, 0)
+    follower.steps(1 if when == "synced" else 3)
+    if when == "fetched":
+        follower.machine._changed[T0.key] = None
+    mine.short = True
+    leaders[T1].append(0, b"later")
+    for _ in range(3):
+        follower.now += LOG_STARTS_S
+        follower.steps(2)
+    assert other.data == leaders[T1].data and other.log_end_offset == 2
+    assert follower.machine.partitions[T0.key].phase is Phase.UNREAD
+    mine.short = False
+    for _ in range(3):
+        mine.sync()
+        follower.now += LOG_STARTS_S
+        follower.steps(2)
+    assert mine.data == leaders[T0].data and follower.machine.partitions[T0.key].phase is Phase.FETCH
