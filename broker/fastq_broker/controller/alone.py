@@ -6,7 +6,7 @@ eligible, or was the last that was. What several nodes do is planned in `brokers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from fastq.protocol.messages import PartitionChangeRecord, RegisterBrokerRecord
 from fastq.protocol.uuid import random_uuid
@@ -17,12 +17,12 @@ from fastq_broker.controller.image import NO_LEADER, MetadataDelta, MetadataImag
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
-def begun(image: MetadataImage, bootstrap: Iterable[Record]) -> MetadataImage:
-    """What this node begins with: the image, in a new cluster with the records that it is formatted with."""
+def begun(image: MetadataImage, bootstrap: Callable[[], Iterable[Record]]) -> MetadataImage:
+    """What this node begins with: the image, in a new cluster with the records that it is formatted with, which are read only then."""
     if features.METADATA_VERSION in image.features:
         return image
     planned = MetadataDelta(image)
-    for record in bootstrap:
+    for record in bootstrap():
         planned.replay(record)
     return planned.apply(image.offset, image.epoch, image.timestamp_ms)
 

@@ -190,7 +190,7 @@ class Controller(Changes):
         in a thread beforehand, if nobody uses the controller or the files of the log directories meanwhile. Raises what `open` does."""
         self._make_quorum()
         self._replay()
-        first = alone.begun(self.pending, self._directory.bootstrap_records)
+        first = alone.begun(self.pending, lambda: self._directory.bootstrap_records)
         problems = features.unsupported({**first.features, features.KRAFT_VERSION: self.quorum.kraft_version})
         if problems:
             raise ConfigError(f"{self._directory.path} cannot be opened: {'; '.join(problems)}")

@@ -434,7 +434,7 @@ def test_a_load_that_fails_is_tried_again(
         read = broker.read_ahead.call
 
         async def failing(work: Any) -> Any:
-            if failures:
+            if failures and work not in (broker.controller.read, broker.logs.recover):  # the start's own
                 raise failures.pop()
             return await read(work)
 
