@@ -26,7 +26,7 @@ from fastq_broker.controller.image import MetadataError
 from fastq_broker.controller.records import ControlType, control_batch, data_batches, encode_control
 from fastq_broker.controller.snapshot import Batch, list_snapshots, read_snapshot
 from fastq_broker.controller.storage import QuorumState, sync_directory
-from fastq_broker.log.files import READ, FileHandle, is_for_now, is_shortage, passes
+from fastq_broker.log.files import is_for_now, is_shortage, passes
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.log.reserve import Reserve
 from fastq_broker.raft.log import Vote
@@ -342,32 +342,25 @@ class DiskLog:
             with self._writing():
                 self._log.truncate_fully_and_start_at(snapshot.end_offset)
         except KafkaStorageError as error:
-            self._latest = None
             if passes(error) and self._log.loaded:
                 self._withdraw(snapshot)
+            self._latest = None
             raise  # a log that is half cut begins behind the snapshot once it is loaded
         self._latest = 0, self.end, said
 
     def _withdraw(self, snapshot: SnapshotId) -> None:
         """The log stays the old one, so that the snapshot must not be found beside it: a restart would take for committed what the
         log has of another history. Where it cannot be removed the directory goes offline; the next start lets the log begin anew."""
-        path, files = self._directory / snapshot.file_name, self._log.files
+        path = self._directory / snapshot.file_name
         try:
-            directory = FileHandle(
-                files, self._log.path, READ
-            )  # first: what is removed must stay so after a loss of power
             path.unlink(missing_ok=True)
+            self._snapshots = [other for other in self._snapshots if other != snapshot]
+            sync_directory(self._directory)
         except OSError as error:
-            if not is_shortage(error):
+            if not is_shortage(error) or snapshot not in self._snapshots:
                 raise self._log.dir.fail("removing a metadata snapshot", str(path), error) from error
             end = snapshot.end_offset
             self._log.insist_on(partial(self._log.truncate_fully_and_start_at, end), self.start)
-            return
-        self._snapshots = [other for other in self._snapshots if other != snapshot]
-        try:
-            files.sync_names(directory.fd)
-        except OSError as error:
-            raise self._log.dir.fail("removing a metadata snapshot", str(path), error) from error
 
     def snapshots_changed(self, found: Sequence[SnapshotId] | None = None) -> None:
         """A snapshot was made here, or one was removed: `found` are those that there are (None: it is looked for them). OSError."""

@@ -193,34 +193,3 @@ def test_a_snapshot_stays_where_the_log_is_half_cut_for_it(
         files.heal()
         disk.dir.monotonic_ms = system_monotonic_ms
         assert (log.start, log.end, log.last_epoch, log.snapshots) == (2, 2, 7, [wanted])
-
-
-def test_a_snapshot_is_taken_away_only_where_that_can_be_made_to_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was removed first, and a directory that could not be opened then for its sync was offline."""
-    wanted = SnapshotId(2, 7)
-    with opened_disk(tmp_path / "a" / f"{METADATA_TOPIC}-0"):
-        snapshot_in(tmp_path / "a", wanted)
-    data = (tmp_path / "a" / f"{METADATA_TOPIC}-0" / wanted.file_name).read_bytes()
-    path = tmp_path / "b" / f"{METADATA_TOPIC}-0"
-    files, open_file = FaultyFiles(), os.open
-    with opened_disk(path, files) as disk:
-        log = disk.log
-        log.append_leader_change(1, 1, VOTERS, [ME], None)
-        log.append_records([VALUE] * 4, 1)
-        log.receive_snapshot(wanted, 0, data)
-        cut = files.plan(Fault("list", errno.EMFILE))
-
-        def short(name: Any, *given: Any, **named: Any) -> int:
-            if cut.struck and str(name) == str(path):
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(name))
-            return open_file(name, *given, **named)
-
-        with monkeypatch.context() as patch, pytest.raises(KafkaStorageError):
-            patch.setattr(os, "open", short)
-            log.finish_snapshot(wanted)
-        assert disk.dir.offline is None and log.snapshots == [wanted]
-        files.heal()
-        disk.dir.monotonic_ms = system_monotonic_ms
-        assert (log.start, log.end, log.last_epoch, log.snapshots) == (2, 2, 7, [wanted])
