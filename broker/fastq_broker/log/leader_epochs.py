@@ -144,8 +144,8 @@ class LeaderEpochs:
         self._behind = self.unsynced = True
         try:
             self.write()
-        except OSError as error:
-            if not is_shortage(error):
+        except (OSError, MemoryError) as error:
+            if isinstance(error, OSError) and not is_shortage(error):
                 raise
 
     def keep_if_behind(self) -> None:

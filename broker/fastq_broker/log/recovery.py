@@ -199,9 +199,8 @@ def _sync_recovered(log: PartitionLog) -> None:
     handles = [
         segment.log.handle() for segment, end in zip(log.segments, ends, strict=True) if end > log.recovery_point
     ]
-    if (
-        log.half_done is not None
-    ):  # files that went come back together with what was cut before them, or there would be a gap
+    if log.half_done is not None:
+        # Files that went come back together with what was cut before them, or there would be a gap.
         log.files.sync_directory(log.path)
     try:
         for handle in handles:

@@ -73,3 +73,23 @@ def test_the_file_is_read_back_and_checked(tmp_path: Path) -> None:
     with pytest.raises(CorruptCheckpoint, match="epoch 1 at 10 follows epoch 4 at 0"):
         loaded.load()
     assert loaded.entries() == entries
+
+
+def test_what_there_is_no_memory_to_write_is_written_by_the_next_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch was known by then, and its log was told of none."""
+    epochs = new_epochs(tmp_path, [(1, 0)])
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fastq_broker.log.leader_epochs.format_epochs", fails)
+        epochs.assign(4, 10)
+        epochs.truncate_from_end(20)
+    assert epochs.entries() == [(1, 0), (4, 10)] and epochs.unsynced
+    epochs.write_if_behind()
+    loaded = LeaderEpochs(Files(), str(tmp_path))
+    loaded.load()
+    assert loaded.entries() == [(1, 0), (4, 10)]
