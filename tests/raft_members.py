@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 from fastq_broker.controller.records import encode_record
+from fastq_broker.controller.snapshot import write_snapshot
 from fastq_broker.controller.storage import METADATA_TOPIC
 from fastq_broker.log.config import LogConfig
 from fastq_broker.log.files import FdBudget, Files
@@ -19,10 +22,11 @@ from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.log.reserve import Reserve
 from fastq_broker.raft.driver import QuorumDriver
 from fastq_broker.raft.machine import RaftMachine
-from fastq_broker.raft.roles import RaftConfig, Role
+from fastq_broker.raft.messages import SnapshotId
+from fastq_broker.raft.roles import Committed, RaftConfig, Role
 from fastq_broker.raft.serving import QuorumRouter
 from fastq_broker.raft.storage import DiskLog, DiskVotes, first_offset
-from fastq_broker.raft.voters import ReplicaKey, VoterSet
+from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from fastq_broker.server import Limits, Server
 from fastq_broker.surroundings import system_clock
 
@@ -131,3 +135,59 @@ async def until(what: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("not in a minute")
+
+
+@asynccontextmanager
+async def quorum(path: Path) -> AsyncIterator[list[Member]]:
+    """Three members that vote, under `path`."""
+    members = [Member(node_id, path) for node_id in (1, 2, 3)]
+    ports = [await member.bind() for member in members]
+    voters = VoterSet(
+        Voter(ReplicaKey(member.key.node_id), {LISTENER: Endpoint("127.0.0.1", port)})
+        for member, port in zip(members, ports, strict=True)
+    )
+    try:
+        for member in members:
+            member.start(voters)
+        yield members
+    finally:
+        for member in members:
+            await member.stop()
+
+
+async def led(members: list[Member], records: int) -> tuple[Member, int]:
+    """The leader, once there is one, and the end of so many records that all have heard of as committed."""
+    await until(lambda: any(member.leads for member in members))
+    leader = next(member for member in members if member.leads)
+    end = leader.append(records)
+    await until(lambda: all(Committed(end) in member.news for member in members))
+    return leader, end
+
+
+def without_log(member: Member) -> VoterSet:
+    """A member's disk is another one, empty. Answers its voters."""
+    assert member.driver is not None
+    voters = member.driver.machine.voters
+    member.driver.close()
+    member.driver = None
+    member.disk.close()
+    shutil.rmtree(member.path)
+    member.news.clear()
+    return voters
+
+
+def snapshot_at(leader: Member, end: int) -> SnapshotId:
+    """A snapshot of what the leader has below `end`."""
+    assert leader.driver is not None
+    snapshot = SnapshotId(end, leader.driver.machine.epoch)
+    write_snapshot(
+        leader.path / snapshot.file_name,
+        [VALUE],
+        epoch=snapshot.epoch,
+        timestamp_ms=5,
+        last_timestamp_ms=5,
+        kraft_version=None,
+        voters=None,
+    )
+    leader.disk.log.snapshots_changed()
+    return snapshot

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from fastq import Consumer, TopicPartition
-from fastq.testing import Broker
+from fastq import Consumer, Producer, TopicPartition
+from fastq.testing import Broker, Cluster
 
 SESSION_MS = 1500
 CONFIG = {
@@ -39,3 +40,12 @@ def committed(broker: Broker, topic: str, group: str | None = None) -> dict[Topi
     with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id=group or f"group-{topic}") as consumer:
         found = consumer.committed([TopicPartition(topic, index) for index in range(2)])
     return {tp: place.offset for tp, place in found.items() if place is not None}
+
+
+def filled(broker: Broker | Cluster, make_topic: Callable[..., str]) -> str:
+    """A topic of two partitions with 20 records, 10 of each."""
+    name = make_topic(broker.bootstrap_servers, 2)
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for number in range(20):
+            producer.send(name, b"%d" % number, partition=number % 2)
+    return name

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from consumer_lives import filled
 from under_test import broker_under_test
 
 from fastq import AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
@@ -28,12 +29,7 @@ def broker() -> Iterator[Broker | Cluster]:
 
 @pytest.fixture
 def topic(broker: Broker, make_topic: Callable[..., str]) -> str:
-    """A topic of two partitions with ten records each."""
-    name = make_topic(broker.bootstrap_servers, 2)
-    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
-        for number in range(20):
-            producer.send(name, b"%d" % number, partition=number % 2)
-    return name
+    return filled(broker, make_topic)
 
 
 def options(broker: Broker, topic: str, protocol: str, **more: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from consumer_lives import CONFIG, PROTOCOLS, options
+from consumer_lives import CONFIG, PROTOCOLS, filled, options
 from under_test import broker_under_test
 
 from fastq import Admin, AsyncConsumer, Consumer, Producer, TopicPartition
@@ -30,12 +30,7 @@ def broker() -> Iterator[Broker | Cluster]:
 
 @pytest.fixture
 def topic(broker: Broker, make_topic: Callable[..., str]) -> str:
-    """A topic of two partitions with 20 records, 10 of each."""
-    name = make_topic(broker.bootstrap_servers, 2)
-    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
-        for number in range(20):
-            producer.send(name, b"%d" % number, partition=number % 2)
-    return name
+    return filled(broker, make_topic)
 
 
 def test_a_program_that_forgets_its_consumer_leaves_the_group(broker: Broker, topic: str) -> None:

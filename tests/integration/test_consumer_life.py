@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from consumer_lives import CONFIG, PROTOCOLS, SESSION_MS, committed, options
+from consumer_lives import CONFIG, PROTOCOLS, SESSION_MS, committed, filled, options
 from interruptions import every_place
 from under_test import broker_under_test
 
@@ -35,12 +35,7 @@ def broker() -> Iterator[Broker | Cluster]:
 
 @pytest.fixture
 def topic(broker: Broker, make_topic: Callable[..., str]) -> str:
-    """A topic of two partitions with 20 records, 10 of each."""
-    name = make_topic(broker.bootstrap_servers, 2)
-    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
-        for number in range(20):
-            producer.send(name, b"%d" % number, partition=number % 2)
-    return name
+    return filled(broker, make_topic)
 
 
 def block(seconds: float) -> None:

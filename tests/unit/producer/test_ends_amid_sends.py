@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from waiting_bench import committed, no_metadata, run
+from waiting_bench import committed, no_metadata, run, sent_by_another
 
 from fastq.errors import (
     AbortableTransactionError,
@@ -200,21 +200,8 @@ def test_a_send_of_another_thread_ends_with_its_transaction(make, topic):
     """It waited for its topic's metadata for max_block_ms all the same."""
     producer = make(transactional_id=f"ends-{topic}")
     producer.begin_transaction()
-    raised = []
-
-    def send():
-        try:
-            producer.send(topic, b"x")
-        except FastqError as error:
-            raised.append(error)
-
-    with no_metadata(producer):
-        thread = threading.Thread(target=send)
-        thread.start()
-        while topic not in producer._parts.core.metadata_updater._topics:
-            thread.join(0.01)
+    with sent_by_another(producer, topic, b"x") as raised:
         producer.abort_transaction()
-        thread.join(20)
     assert [type(error) for error in raised] == [TransactionStateError]
 
 

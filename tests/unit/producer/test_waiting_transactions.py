@@ -2,10 +2,9 @@
 
 import asyncio
 import contextlib
-import threading
 
 import pytest
-from waiting_bench import committed, no_metadata, run
+from waiting_bench import committed, no_metadata, run, sent_by_another
 
 from fastq.errors import (
     AbortableTransactionError,
@@ -126,22 +125,9 @@ def test_a_commit_waits_for_its_records_no_longer_than_it_is_given(shared_broker
 def test_a_send_of_another_thread_is_in_no_later_transaction(shared_broker, topic):
     with Producer(bootstrap_servers=shared_broker.bootstrap_servers, transactional_id="waits-thread") as producer:
         producer.begin_transaction()
-        failed = []
-
-        def send():
-            try:
-                producer.send(topic, b"of the first")
-            except Exception as error:
-                failed.append(error)
-
-        with no_metadata(producer):
-            thread = threading.Thread(target=send)
-            thread.start()
-            while topic not in producer._parts.core.metadata_updater._topics:
-                thread.join(0.01)
+        with sent_by_another(producer, topic, b"of the first") as failed:
             producer.abort_transaction()
             producer.begin_transaction()
-        thread.join(20)
         producer.send(topic, b"of the second")
         producer.commit_transaction()
     assert [type(error) for error in failed] == [TransactionStateError]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 
 from fastq import Consumer
 from fastq.producer import AsyncProducer
@@ -36,3 +37,23 @@ def no_metadata(producer):
         yield
     finally:
         sender.topic_ready = there
+
+
+@contextlib.contextmanager
+def sent_by_another(producer, topic, value):
+    """A send of another thread waits for the topic's metadata; what it raised is in the list, once the block and it are over."""
+    raised = []
+
+    def send():
+        try:
+            producer.send(topic, value)
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=send)
+    with no_metadata(producer):
+        thread.start()
+        while topic not in producer._parts.core.metadata_updater._topics:
+            thread.join(0.01)
+        yield raised
+    thread.join(20)

@@ -22,9 +22,8 @@ from fastq_broker.raft.messages import (
 )
 from fastq_broker.raft.roles import Committed, RaftFatal, Role
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter
-from raft_members import Member, until
+from raft_members import Member, quorum, until
 from raft_setting import PLACES, B, Setting, T, from_leader, with_snapshot
-from test_raft_driver import quorum
 
 from fastq.errors import ErrorCode, KafkaStorageError
 from fastq.protocol import messages as m

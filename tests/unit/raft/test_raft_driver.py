@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastq_broker.controller.snapshot import write_snapshot
 from fastq_broker.log import failures
 from fastq_broker.raft.log import Vote
-from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, RaftFatal, Role
-from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
-from raft_members import LISTENER, VALUE, Member, until
+from raft_members import led, quorum, snapshot_at, until, without_log
 
 from fastq.errors import KafkaStorageError
 from fastq.net import core
-
-
-@asynccontextmanager
-async def quorum(path: Path) -> AsyncIterator[list[Member]]:
-    members = [Member(node_id, path) for node_id in (1, 2, 3)]
-    ports = [await member.bind() for member in members]
-    voters = VoterSet(
-        Voter(ReplicaKey(member.key.node_id), {LISTENER: Endpoint("127.0.0.1", port)})
-        for member, port in zip(members, ports, strict=True)
-    )
-    try:
-        for member in members:
-            member.start(voters)
-        yield members
-    finally:
-        for member in members:
-            await member.stop()
 
 
 def test_a_voter_that_is_away_is_told_as_a_controller(
@@ -104,29 +81,10 @@ def test_a_member_with_an_empty_disk_begins_with_a_snapshot_of_a_leader_whose_lo
 
     async def scenario() -> None:
         async with quorum(tmp_path) as members:
-            await until(lambda: any(member.leads for member in members))
-            leader = next(member for member in members if member.leads)
-            end = leader.append(10)
-            await until(lambda: all(Committed(end) in member.news for member in members))
+            leader, end = await led(members, 10)
             empty = next(member for member in members if member is not leader)
-            assert empty.driver is not None and leader.driver is not None
-            voters = empty.driver.machine.voters
-            empty.driver.close()
-            empty.driver = None
-            empty.disk.close()
-            shutil.rmtree(empty.path)
-            snapshot = SnapshotId(end, leader.driver.machine.epoch)
-            write_snapshot(
-                leader.path / snapshot.file_name,
-                [VALUE],
-                epoch=snapshot.epoch,
-                timestamp_ms=5,
-                last_timestamp_ms=5,
-                kraft_version=None,
-                voters=None,
-            )
-            leader.disk.log.snapshots_changed()
-            empty.news.clear()
+            voters = without_log(empty)
+            snapshot = snapshot_at(leader, end)
             empty.start(voters)
             end = leader.append(5)
             await until(lambda: Committed(end) in empty.news or any(isinstance(it, RaftFatal) for it in empty.news))

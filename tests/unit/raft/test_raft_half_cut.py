@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastq_broker.controller.snapshot import write_snapshot
 from fastq_broker.controller.storage import METADATA_TOPIC
 from fastq_broker.log import truncation
 from fastq_broker.log.log_dir import system_monotonic_ms
 from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.roles import Committed, LoadSnapshot, RaftFatal
 from faulty_files import Fault, FaultyFiles
-from raft_members import VALUE, Member, until
-from test_raft_driver import quorum
+from raft_members import VALUE, led, quorum, snapshot_at, until, without_log
 from test_raft_storage import ME, VOTERS, opened_disk, snapshot_in
 
 from fastq.errors import KafkaStorageError
@@ -40,18 +37,6 @@ class Shortage:
         monkeypatch.setattr(truncation, "load_producers", load)
 
 
-def without_log(member: Member) -> Any:
-    """A member's disk is another one, empty. Answers its voters."""
-    assert member.driver is not None
-    voters = member.driver.machine.voters
-    member.driver.close()
-    member.driver = None
-    member.disk.close()
-    shutil.rmtree(member.path)
-    member.news.clear()
-    return voters
-
-
 def test_a_log_that_begins_anew_behind_a_snapshot_does_so_after_the_shortage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,24 +44,10 @@ def test_a_log_that_begins_anew_behind_a_snapshot_does_so_after_the_shortage(
 
     async def scenario() -> None:
         async with quorum(tmp_path) as members:
-            await until(lambda: any(member.leads for member in members))
-            leader = next(member for member in members if member.leads)
-            end = leader.append(10)
-            await until(lambda: all(Committed(end) in member.news for member in members))
+            leader, end = await led(members, 10)
             empty = next(member for member in members if member is not leader)
             voters = without_log(empty)
-            assert leader.driver is not None
-            snapshot = SnapshotId(end, leader.driver.machine.epoch)
-            write_snapshot(
-                leader.path / snapshot.file_name,
-                [VALUE],
-                epoch=snapshot.epoch,
-                timestamp_ms=5,
-                last_timestamp_ms=5,
-                kraft_version=None,
-                voters=None,
-            )
-            leader.disk.log.snapshots_changed()
+            snapshot = snapshot_at(leader, end)
             shortage.lasts = True
             empty.start(voters)
             empty.disk.dir.monotonic_ms = system_monotonic_ms
@@ -99,10 +70,7 @@ def test_a_follower_that_is_to_cut_its_log_waits_for_the_shortage_to_end(
 
     async def scenario() -> None:
         async with quorum(tmp_path) as members:
-            await until(lambda: any(member.leads for member in members))
-            leader = next(member for member in members if member.leads)
-            end = leader.append(10)
-            await until(lambda: all(Committed(end) in member.news for member in members))
+            leader, end = await led(members, 10)
             other = next(member for member in members if member is not leader)
             assert other.driver is not None
             epoch, voters = other.driver.machine.epoch, other.driver.machine.voters

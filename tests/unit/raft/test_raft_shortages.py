@@ -23,7 +23,7 @@ from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.roles import Committed, RaftFatal
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Said, Voter, VoterSet
 from faulty_files import Fault, FaultyFiles, Operation
-from raft_members import LISTENER, VALUE, Disk, Member, until
+from raft_members import LISTENER, VALUE, Disk, Member, led, quorum, until
 
 from fastq.errors import KafkaStorageError
 
@@ -290,23 +290,10 @@ def test_a_question_that_cannot_be_sent_is_as_one_that_nobody_answers(
     monkeypatch.setattr(raft_driver.QuorumDriver, "_send", short)
 
     async def scenario() -> None:
-        members = [Member(node_id, tmp_path) for node_id in (1, 2, 3)]
-        ports = [await member.bind() for member in members]
-        voters = VoterSet(
-            Voter(ReplicaKey(member.key.node_id), {LISTENER: Endpoint("127.0.0.1", port)})
-            for member, port in zip(members, ports, strict=True)
-        )
-        try:
-            for member in members:
-                member.start(voters)
+        async with quorum(tmp_path) as members:
             await until(lambda: any(member.leads for member in members) or any(map(has_left, members)))
             assert not any(map(has_left, members))
-            leader = next(member for member in members if member.leads)
-            end = leader.append(5)
-            await until(lambda: all(Committed(end) in member.news for member in members))
-        finally:
-            for member in members:
-                await member.stop()
+            await led(members, 5)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert len(refused) == 5
