@@ -20,6 +20,7 @@ from fastq_broker.groups.shard import Commit
 from fastq_broker.log import LogManager
 from fastq_broker.log.files import Files
 from fastq_broker.log.flusher import ManualFlusher
+from fastq_broker.log.half_done import RETRY_MS_MAX
 from fastq_broker.output import ReadAhead
 from fastq_broker.partitions import Partitions
 from fastq_broker.purgatory import Purgatory
@@ -199,6 +200,30 @@ def test_a_topic_that_is_made_again_while_its_offsets_load_has_none_of_them(tmp_
     world.node.logs.flusher.wait()
     world.keep()
     assert world.check_all() == {(True, 7), (False, -1)}
+    assert world.node.groups._leaving == []
+    world.close()
+
+
+def test_offsets_that_cannot_be_deleted_for_want_of_descriptors_are_when_their_topic_is_made_again(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    log = world.node.logs.logs[OFFSETS, 0]
+    now_ms = log.dir.monotonic_ms()
+    log.dir.monotonic_ms = lambda: now_ms
+    world.files.plan(Fault("open", errno.EMFILE, f"{OFFSETS}-0", repeat=True))
+    log.unload(0)
+    world.node.controller.delete_topics([world.old_id])
+    world.node.controller.settle()
+    (refused,) = world.node.controller.create_topics([NewTopic("orders", 1)])
+    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not world.node.logs.offline_dirs
+    world.files.heal()
+    now_ms += RETRY_MS_MAX
+    world.node.create("orders")
+    assert world.node.committed() == -1
+    world.keep()
+    assert world.check_all() >= {(False, -1)}
     assert world.node.groups._leaving == []
     world.close()
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from fastq.errors import ErrorCode, error_for_code
+from fastq.errors import ErrorCode, KafkaError, error_for_code
 from fastq_broker import group_config
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller.topics import OFFSETS_TOPIC
@@ -29,7 +29,6 @@ from .offsets import NO_ID, NamedId
 from .shard import GroupShard, ShardSettings
 
 if TYPE_CHECKING:
-    from fastq.errors import KafkaError
     from fastq_broker.config import BrokerConfig
     from fastq_broker.controller import MetadataDelta, MetadataImage
     from fastq_broker.log import PartitionLog
@@ -222,10 +221,12 @@ class GroupCoordinator:
                 shard.consumer.settings_changed(altered)
         deleted = frozenset(topic.name for topic in delta.deleted_topics) - {OFFSETS_TOPIC}
         if deleted:
-            logs = [shard.context.replica.log for shard in self.runtime.shards() if shard.topics_deleted(deleted)]
             leaving = _Leaving(deleted, set(self.runtime.not_loaded()))
             self._leaving.append(leaving)
-            self._wait_until_gone(leaving, logs)
+            asked = [shard for shard in self.runtime.shards() if self._can_be_read(leaving, shard.context.replica.log)]
+            self._wait_until_gone(
+                leaving, [shard.context.replica.log for shard in asked if shard.topics_deleted(deleted)]
+            )
             self._forget_left()
 
     def _gone(self, partition: int, topics: Set[NamedId]) -> Set[NamedId]:
@@ -245,9 +246,29 @@ class GroupCoordinator:
 
         return {named for named in topics if not is_there(*named)}
 
+    @staticmethod
+    def _can_be_read(leaving: _Leaving, log: PartitionLog) -> bool:
+        """Whether a log is loaded, or can be. Without descriptors or memory it refuses tombstones too, which have to follow."""
+        try:
+            log.load()
+        except KafkaError:
+            leaving.unread.add(log.partition)
+            return False
+        return True
+
+    def _delete_unread(self, leaving: _Leaving) -> None:
+        """What could not be deleted, as its log could not be read, is once more. Raises KafkaStorageError where it still cannot be."""
+        for partition in sorted(leaving.unread):
+            shard = self.runtime.shard_of(partition)
+            if shard is not None:  # else another node's to delete, or found at its next load
+                shard.context.replica.log.load()
+                shard.topics_deleted(leaving.names)
+                self._wait_until_gone(leaving, [shard.context.replica.log])
+            leaving.unread.discard(partition)
+
     def _wait_until_gone(self, leaving: _Leaving, logs: Iterable[PartitionLog]) -> None:
         """Wait until what these logs have by now is on disk."""
-        ends = {log: log.log_end_offset for log in logs}
+        ends = {log: log.log_end_offset for log in logs if self._can_be_read(leaving, log)}
         leaving.logs.update(ends)
         for log, end in ends.items():
             log.durability.wait(end, partial(self._offsets_gone, leaving, log))
@@ -266,12 +287,13 @@ class GroupCoordinator:
             self._forget_left()
 
     def _forget_left(self) -> None:
-        self._leaving = [leaving for leaving in self._leaving if leaving.logs or leaving.loading]
+        self._leaving = [leaving for leaving in self._leaving if leaving.logs or leaving.loading or leaving.unread]
 
     def _before_creation(self, names: frozenset[str]) -> None:
         """Have offsets of older topics of these names gone from the disk, in this call. Raises KafkaStorageError."""
         for leaving in [leaving for leaving in self._leaving if leaving.names & names]:
             self._follow_loads(leaving)
+            self._delete_unread(leaving)
             for partition in leaving.loading:
                 raise _not_gone(leaving, OFFSETS_TOPIC, partition)
             for log, end in list(leaving.logs.items()):
@@ -282,14 +304,15 @@ class GroupCoordinator:
 
 class _Leaving:
     """Deleted topics, and the logs that their offsets are not gone from on disk, each with the offset behind its tombstones. `loading` are
-    the partitions that were not loaded then, and may have such offsets."""
+    the partitions that were not loaded then, and may have such offsets; `unread` those whose log could not be read."""
 
-    __slots__ = ("loading", "logs", "names")
+    __slots__ = ("loading", "logs", "names", "unread")
 
     def __init__(self, names: frozenset[str], loading: set[int]) -> None:
         self.names = names
         self.logs: dict[PartitionLog, int] = {}
         self.loading = loading
+        self.unread: set[int] = set()
 
 
 def _not_gone(leaving: _Leaving, topic: str, partition: int) -> KafkaError:

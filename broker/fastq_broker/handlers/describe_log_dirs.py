@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fastq.errors import ErrorCode
+from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 from fastq_broker.controller.features import METADATA_VERSION
 from fastq_broker.controller.view import CORDONED
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 API_KEY = 35
 VERSIONS = (1, 5)
+UNKNOWN_LAG = -1
+"""Of a log whose end cannot be read. Source: DescribeLogDirsResponse.INVALID_OFFSET_LAG."""
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
 
@@ -60,7 +62,7 @@ def _result(path: str, found: list[PartitionLog], logs: LogManager) -> Result:
             DescribeLogDirsResponse.DescribeLogDirsPartition(
                 partition_index=log.partition,
                 partition_size=_size_bytes(log),
-                offset_lag=max(0, current.log_end_offset - log.log_end_offset) if log is not current else 0,
+                offset_lag=_lag(log, current) if log is not current else 0,
                 is_future_key=log is not current,
             )
         )
@@ -74,6 +76,13 @@ def _result(path: str, found: list[PartitionLog], logs: LogManager) -> Result:
         total_bytes=room.f_blocks * room.f_frsize,
         usable_bytes=room.f_bavail * room.f_frsize,
     )
+
+
+def _lag(future: PartitionLog, current: PartitionLog) -> int:
+    try:
+        return max(0, current.log_end_offset - future.log_end_offset)
+    except KafkaError:  # one of them cannot be loaded now, which its own requests tell
+        return UNKNOWN_LAG
 
 
 def _size_bytes(log: PartitionLog) -> int:

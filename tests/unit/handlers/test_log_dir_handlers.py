@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastq_broker.handlers import alter_replica_log_dirs
+from fastq_broker.handlers import alter_replica_log_dirs, describe_log_dirs
+from fastq_broker.log import half_done
 from group_support import GroupHandlers, HandlerBroker
 
 import fastq.protocol.messages as m
 from fastq._native.records import build_batch
-from fastq.errors import ErrorCode
+from fastq.errors import ErrorCode, KafkaStorageError
 
 LOW, HIGH = alter_replica_log_dirs.VERSIONS
 
@@ -73,6 +74,25 @@ async def until(happened: Callable[[], bool]) -> None:
 
 async def until_moved(calls: GroupHandlers) -> None:
     await until(lambda: not calls.broker.logs.moves.moves)
+
+
+def test_a_log_that_cannot_be_loaded_has_an_unknown_lag(two: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(calls: GroupHandlers) -> None:
+        log, here, there = begin(calls)
+        assert await alter(calls, there) == 0
+
+        def refuse(_: object) -> None:
+            raise KafkaStorageError("no descriptors")
+
+        with monkeypatch.context() as short:
+            short.setattr(half_done.HalfDone, "load", refuse)
+            log.unload(0)
+            unknown = describe_log_dirs.UNKNOWN_LAG
+            assert await described(calls) == sorted([(here, False, 0, True), (there, True, unknown, False)])
+        await until_moved(calls)
+        assert await described(calls) == [(there, False, 0, True)]
+
+    two.run(work, ready=False)
 
 
 @pytest.mark.parametrize("version", range(LOW, HIGH + 1))
