@@ -75,10 +75,13 @@ pipeline: $(VENV)/.built $(VENV)/.pipeline ## log lines through three Spark jobs
 pipeline-flights: $(VENV)/.built $(VENV)/.pipeline ## the same on the 336,776 flights of New York in 2013, whose totals are published
 	@PYTHONPATH=examples $(PY) -m pipeline --workload flights
 
+# What is no unit test mostly waits, for processes that start, for time-outs and disks: two more than there are cores. Spark computes.
+WAITING_WORKERS ?= 4
 test: $(VENV)/.built $(VENV)/.test kcat shells chromium ## all tests, those with the peers' clients among them
 	@$(PYTEST) tests/unit -n 2 --dist loadfile -m "not soak"; units=$$?; \
-	  $(PYTEST) tests --ignore tests/unit -n 2 --dist loadfile --durations 25 -m "not kafka and not spark_jvm and not soak"; others=$$?; \
-	  [ -z "$(NODES_SHARE)" ] || $(MAKE) -s test-nodes NODES_TESTS="$(NODES_SHARE)" && exit $$((units + others))
+	  $(PYTEST) tests --ignore tests/unit -n $(WAITING_WORKERS) --dist loadfile --durations 25 -m "not kafka and not spark and not spark_jvm and not soak"; others=$$?; \
+	  $(PYTEST) tests --ignore tests/unit -n 2 --dist loadfile --durations 10 -m "spark and not kafka and not spark_jvm and not soak"; sparks=$$?; \
+	  [ -z "$(NODES_SHARE)" ] || $(MAKE) -s test-nodes NODES_TESTS="$(NODES_SHARE)" && exit $$((units + others + sparks))
 
 test-nodes: $(VENV)/.built $(VENV)/.test ## the tests whose broker may be three nodes, with three; make test takes a share of them
 	@FASTQ_NODES=3 $(PYTEST) $(NODES_TESTS) -n 2 --dist loadfile -m "not kafka and not spark and not spark_jvm and not soak"
