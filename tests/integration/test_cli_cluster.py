@@ -393,10 +393,17 @@ def test_what_is_seen_and_done_without_a_node(
         with Admin(bootstrap_servers=servers) as admin:
             admin.alter_partition_reassignments({("held", 0): [1, out]}).results()  # type: ignore[dict-item]
         assert fastq.json("partitions", "reassign", "--list") == [
-            {"topic": "held", "partition": 0, "replicas": [1, out], "adding": [out], "removing": []}
+            {
+                "topic": "held",
+                "partition": 0,
+                "replicas": [1, out],
+                "adding": [out],
+                "removing": [],
+                "copied_percent": 0,
+            }
         ]
         (row,) = fastq.json("partitions", "reassign", "--verify", str(moves), code=1)
-        assert (row["state"], row["detail"]) == ("under way", f"adding {out}")
+        assert (row["state"], row["detail"]) == ("under way", f"adding {out}; 0 % copied")
         assert fastq.json("cluster", "describe")["partitions_that_move"] == 1
         back = tmp_path / "back.json"
         back.write_text(json.dumps({"partitions": [{"topic": "held", "partition": 0, "replicas": [others[-1]]}]}))

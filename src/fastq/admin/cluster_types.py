@@ -106,6 +106,24 @@ class PartitionReassignment:
         """The replicas that the partition has in the end."""
         return tuple(replica for replica in self.replicas if replica not in self.removing_replicas)
 
+    def copied_percent(self, sizes_bytes: Mapping[int, int]) -> int | None:
+        """How much the new replicas have of what the largest of the others has, 0 to 100, on average; 100 where none is new.
+
+        `sizes_bytes` is what the replicas take on the disks of their nodes, as DescribeLogDirs tells it. None: it is of no old one.
+        """
+        if not self.adding_replicas:
+            return 100
+        whole = max(
+            (sizes_bytes.get(node, -1) for node in self.replicas if node not in self.adding_replicas), default=-1
+        )
+        if whole < 0:
+            return None
+        came = [
+            min(1.0, sizes_bytes.get(node, 0) / whole) if whole else float(node in sizes_bytes)
+            for node in self.adding_replicas
+        ]
+        return int(100 * sum(came) / len(came))
+
 
 class ElectionType(IntEnum):
     """Who is to lead: the first replica of the list, or, where no replica in sync is left, any that lives: records are lost then."""

@@ -264,6 +264,7 @@ def _move_logs(
 def _list(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
         moving = admin.list_partition_reassignments()
+        sizes = _sizes_bytes(admin, moving)
     rows: list[dict[str, object]] = [
         {
             "topic": tp.topic,
@@ -271,14 +272,34 @@ def _list(options: argparse.Namespace) -> int:
             "replicas": list(move.replicas),
             "adding": list(move.adding_replicas),
             "removing": list(move.removing_replicas),
+            "copied_percent": move.copied_percent(sizes.get(tp, {})),
         }
         for tp, move in moving.items()
     ]
     if rows or options.json:
-        print_records(["topic", "partition", "replicas", "adding", "removing"], rows, options.json)
+        columns = ["topic", "partition", "replicas", "adding", "removing", "copied_percent"]
+        print_records(columns, rows, options.json)
     else:
         print("no partition moves")
     return 0
+
+
+def _sizes_bytes(
+    admin: Admin, moving: Mapping[TopicPartition, PartitionReassignment]
+) -> dict[TopicPartition, dict[int, int]]:
+    """What replicas that move take on the disks of their nodes; without those of nodes that do not run, or may not be asked."""
+    sizes: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in moving}
+    if not moving:
+        return sizes
+    concerned = {node for move in moving.values() for node in move.replicas}
+    running = [node.node_id for node in admin.describe_cluster().nodes if node.node_id in concerned]
+    found = admin.describe_log_dirs(running, topics=sorted({tp.topic for tp in moving}))
+    for node, outcome in found.items():
+        for directory in outcome.value or ():
+            for info in directory.replicas:
+                if info.topic_partition in sizes and not info.is_future:
+                    sizes[info.topic_partition][node] = info.size_bytes
+    return sizes
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -293,9 +314,10 @@ def _verify(options: argparse.Namespace) -> int:
             for part in outcome.result().partitions
         }
         logs = _logs(admin, wanted)
+        sizes = _sizes_bytes(admin, moving)
         rows: list[dict[str, object]] = []
         for tp, place in wanted.items():
-            state, detail = progress(place, present.get(tp), moving.get(tp))
+            state, detail = progress(place, present.get(tp), moving.get(tp), sizes.get(tp, {}))
             if state == "done":
                 state, detail = log_progress(tp, place, logs)
             rows.append(
@@ -317,7 +339,12 @@ def _verify(options: argparse.Namespace) -> int:
     return 0 if counts["done"] == len(rows) else 1
 
 
-def progress(place: Placement, present: Sequence[int] | None, moving: PartitionReassignment | None) -> tuple[str, str]:
+def progress(
+    place: Placement,
+    present: Sequence[int] | None,
+    moving: PartitionReassignment | None,
+    sizes_bytes: Mapping[int, int],
+) -> tuple[str, str]:
     """How far a partition is on its way: `done`, `under way` or `failed`, and more about it."""
     if present is None:
         return "failed", "the partition is not there"
@@ -329,7 +356,8 @@ def progress(place: Placement, present: Sequence[int] | None, moving: PartitionR
             if nodes
         )
         if there:
-            return "under way", detail
+            copied = moving.copied_percent(sizes_bytes)
+            return "under way", detail if copied is None else f"{detail}; {copied} % copied"
         return "failed", f"it moves to {', '.join(map(str, moving.target))} instead"
     if tuple(present) == place.replicas:
         return "done", ""

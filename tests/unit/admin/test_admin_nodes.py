@@ -256,6 +256,24 @@ def test_what_moves(broker: FakeBroker, admin: Admin) -> None:
     assert [request.topics and request.topics[0].partition_indexes for request in asked] == [None, [0]]
 
 
+@pytest.mark.parametrize(
+    ("sizes_bytes", "percent"),
+    [
+        ({1: 200, 2: 100, 3: 50}, 25),
+        ({1: 200, 3: 300}, 100),
+        ({1: 3, 3: 2}, 66),
+        ({1: 200}, 0),
+        ({1: 0, 3: 0}, 100),
+        ({1: 0}, 0),
+        ({3: 50}, None),
+        ({}, None),
+    ],
+)
+def test_how_much_of_a_move_is_copied(sizes_bytes: dict[int, int], percent: int | None) -> None:
+    assert PartitionReassignment((1, 2, 3), (3,), (1,)).copied_percent(sizes_bytes) == percent
+    assert PartitionReassignment((1, 2, 3), (), (1,)).copied_percent(sizes_bytes) == 100
+
+
 def elected(*codes: tuple[str, int, int], error_code: int = 0) -> m.ElectLeadersResponse:
     result = m.ElectLeadersResponse.ReplicaElectionResult
     partition = m.ElectLeadersResponse.PartitionResult

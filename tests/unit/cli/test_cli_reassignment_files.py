@@ -82,14 +82,18 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, document: object, 
 
 def test_how_far_a_partition_is() -> None:
     place = Placement((2, 3), (None, None))
-    assert progress(place, (2, 3), None) == ("done", "")
-    assert progress(place, None, None) == ("failed", "the partition is not there")
-    assert progress(place, (1, 2), None) == ("failed", "it has 1, 2, and does not move")
-    assert progress(place, (3, 2), None)[0] == "failed", "the preferred leader is another one"
+    assert progress(place, (2, 3), None, {}) == ("done", "")
+    assert progress(place, None, None, {}) == ("failed", "the partition is not there")
+    assert progress(place, (1, 2), None, {}) == ("failed", "it has 1, 2, and does not move")
+    assert progress(place, (3, 2), None, {})[0] == "failed", "the preferred leader is another one"
     moving = PartitionReassignment((2, 3, 1), (3,), (1,))
-    assert progress(place, moving.replicas, moving) == ("under way", "adding 3; removing 1")
+    assert progress(place, moving.replicas, moving, {1: 200, 3: 90}) == (
+        "under way",
+        "adding 3; removing 1; 45 % copied",
+    )
+    assert progress(place, moving.replicas, moving, {}) == ("under way", "adding 3; removing 1")
     elsewhere = PartitionReassignment((2, 4, 1), (4,), (1,))
-    assert progress(place, elsewhere.replicas, elsewhere) == ("failed", "it moves to 2, 4 instead")
+    assert progress(place, elsewhere.replicas, elsewhere, {}) == ("failed", "it moves to 2, 4 instead")
 
 
 def test_how_far_the_logs_of_a_partition_are() -> None:

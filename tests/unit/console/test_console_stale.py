@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -22,6 +21,7 @@ from fastq.admin import (
     ConfigSynonym,
     Outcome,
     Outcomes,
+    PartitionReassignment,
     ScramCredentialInfo,
     ScramMechanism,
 )
@@ -214,8 +214,7 @@ def test_moves_are_begun_from_where_the_plan_saw_them(
     assert answer.status_code == 409 and f"replicas of {place} is 1 now, and was 3,1" in answer.text and not begun
     answer = sent(action, moves=f"{topic}:7:2:1")
     assert answer.status_code == 409 and "is not there now" in answer.text and not begun
-    move = SimpleNamespace(target=(4, 5), adding_replicas=(4, 5), removing_replicas=(1,), replicas=(4, 5, 1))
-    moving[place] = move
+    moving[place] = PartitionReassignment((4, 5, 1), (4, 5), (1,))
     for moves in (f"{topic}:0:2:1", f"{topic}:0:2"):
         answer = sent(action, moves=moves)
         assert answer.status_code == 409 and f"the move of {place} is 4,5 now" in answer.text and not begun

@@ -48,10 +48,8 @@ async def overview(visit: Visit) -> Response:
     rows = []
     for tp, move in moving.items():
         replicas = sizes.get(tp, {})
-        whole = max((replicas.get(node, 0) for node in move.replicas if node not in move.adding_replicas), default=0)
-        came = [min(1.0, replicas.get(node, 0) / whole) if whole else 1.0 for node in move.adding_replicas]
         rows.append(
-            {"tp": tp, "move": move, "done": round(100 * sum(came) / len(came)) if came else 100, "bytes": whole}
+            {"tp": tp, "move": move, "done": move.copied_percent(replicas), "bytes": max(replicas.values(), default=0)}
         )
     return visit.page("partitions.html", picture=picture, rows=rows)
 
