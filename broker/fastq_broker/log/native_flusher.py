@@ -84,8 +84,8 @@ class NativeFlusher:
 
     def wait(self) -> None:
         while self._jobs:
-            wait_readable(self._threads.fileno())
-            self.drain()
+            if not self.drain():  # at first: a drain that this is called in has heard of what had ended by then
+                wait_readable(self._threads.fileno())
 
     def close(self) -> None:
         self.wait()

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastq_broker.log import LogConfig, LogManager
+from fastq_broker.log import LogConfig, LogManager, native_flusher
+from fastq_broker.log import flusher as flusher_module
 from fastq_broker.log.durability import ROLL_FLUSH_DELAY_MS
 from fastq_broker.log.files import READ, READ_WRITE_CREATE, FileHandle, Files
 from fastq_broker.log.flusher import Flusher, ThreadFlusher, wait_readable
@@ -387,10 +388,16 @@ def test_a_sync_of_a_file_system_that_is_interrupted_goes_on(tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_callback_of_the_flusher_may_wait_for_the_rest(tmp_path: Path) -> None:
-    """As one does that has written to the metadata log of a node that is alone: the rest is told of once, and nothing is amiss."""
-    flusher, directory = NativeFlusher(1), FileHandle(Files(), str(tmp_path), READ)
+@pytest.mark.parametrize("native", [True, False])
+def test_a_callback_of_the_flusher_may_wait_for_the_rest(
+    tmp_path: Path, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that has written to the metadata log of a node that is alone: the rest is told of once, nothing is amiss, and it does not
+    wait for what has ended by then: the loop stood still for a second."""
+    flusher = NativeFlusher(1) if native else ThreadFlusher(Files(), 1)
+    directory = FileHandle(Files(), str(tmp_path), READ)
     told: list[OSError | None] = []
+    waited: list[int] = []
 
     def wait(error: OSError | None) -> None:
         told.append(error)
@@ -398,10 +405,13 @@ def test_a_callback_of_the_flusher_may_wait_for_the_rest(tmp_path: Path) -> None
 
     for _ in range(3):
         flusher.submit([directory], wait)
-    while flusher._threads.ended() < 3:
-        wait_readable(flusher.fileno())
+    while (flusher._threads.ended() if isinstance(flusher, NativeFlusher) else len(flusher._ended)) < 3:
+        time.sleep(0.001)
+    for module in (flusher_module, native_flusher):
+        monkeypatch.setattr(module, "wait_readable", waited.append)
     assert flusher.drain() == 1
     assert told == [None] * 3
+    assert not waited
     flusher.close()
 
 
