@@ -161,6 +161,15 @@ def unload(log: PartitionLog, base: int, cut: Callable[[], object] | None) -> No
         raise
 
 
+def forget(log: PartitionLog) -> None:
+    """Have nobody find what only a loaded log has."""
+    for name in OF_A_LOADED_LOG:
+        try:
+            delattr(log, name)
+        except AttributeError:  # a load that has failed has not come to it
+            pass
+
+
 def no_memory(error: OSError | MemoryError) -> OSError:
     """The error as the operating system has it."""
     return error if isinstance(error, OSError) else OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))

@@ -26,7 +26,7 @@ from .admission import Admission
 from .config import UNLIMITED, LogConfig, copied
 from .durability import Durability
 from .files import READ, FileHandle, is_shortage, passes
-from .half_done import OF_A_LOADED_LOG, HalfDone, no_memory, unload
+from .half_done import HalfDone, forget, no_memory, unload
 from .leader_epochs import LeaderEpochs
 from .log_appends import LogAppends
 from .log_dir import LogDir
@@ -205,6 +205,7 @@ class PartitionLog(LogReads, LogAppends):
         """The same of a log that is to be loaded, whatever is to be done of it. Raises as `load` does."""
         at_once = self.takes_long or self.dir.on_recovery_read is not None  # which the broker's start waits for
         late = None if at_once else self.dir.late_recovery
+        watermark = self.checkpointed_watermark
         self._loading = True
         self.__class__ = PartitionLog
         try:
@@ -225,8 +226,10 @@ class PartitionLog(LogReads, LogAppends):
             raise self.failure from None
         finally:
             self._loading = False
-            if not self.loaded:
+            if not self.loaded:  # it may have failed behind what it has installed
                 self.__class__ = _NotLoaded
+                self.checkpointed_watermark = watermark
+                forget(self)
 
     def make(self) -> None:
         """Make the directory of a new log and its first, empty files, unless that has been done. Any thread. Raises OSError."""
@@ -488,8 +491,7 @@ class PartitionLog(LogReads, LogAppends):
         unload(self, base, cut)
         self.loaded = self.clean = self.takes_long = False
         self.__class__ = _NotLoaded
-        for name in OF_A_LOADED_LOG:
-            delattr(self, name)
+        forget(self)
 
     def _cut_future(self, offset: int) -> None:
         """The copy on its way has nothing that this log has not: it is cut first. Where its disk fails it is given up, which concerns

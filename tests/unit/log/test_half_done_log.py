@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 import pytest
-from fastq_broker.log import LogConfig, LogManager, PartitionLog, partition_log, truncation
+from fastq_broker.log import LogConfig, LogManager, PartitionLog, partition_log, recovery, truncation
 from fastq_broker.log.dir_checkpoints import watermarks_of
-from fastq_broker.log.half_done import RETRY_MS_MAX
+from fastq_broker.log.half_done import OF_A_LOADED_LOG, RETRY_MS_MAX
 from fastq_broker.log.recovery import UnrecoverableLog
 from fastq_broker.log.retention import apply_retention
 from faulty_files import Fault, FaultyFiles
@@ -200,6 +200,30 @@ def test_no_high_watermark_above_the_cut_is_written_down(world: World) -> None:
     assert watermarks_of([(("t", 0), world.log)]) == {("t", 0): CUT}
     world.heal()
     assert world.log.high_watermark == CUT
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_load_that_fails_at_its_end_leaves_nothing_that_is_taken_for_a_loaded_log(
+    world: World, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left the log as it was before the cut to whoever asked where it ends, and a high watermark at its start."""
+    log = world.log
+    log.share(shared)
+    world.cut_half(repeat=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "_sync_recovered", raises_no_descriptors)
+        for _ in range(2):
+            world.tick(step_ms=RETRY_MS_MAX)
+            for name in OF_A_LOADED_LOG:
+                with pytest.raises(KafkaStorageError, match="try it again"):
+                    getattr(log, name)
+        assert not shared or watermarks_of([(("t", 0), log)]) == {("t", 0): CUT}
+    world.heal()
+    assert (log.log_end_offset, log.high_watermark) == (CUT, CUT)
+
+
+def raises_no_descriptors(*_given: object) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_a_segment_that_a_shortage_has_kept_is_dropped_once_more(tmp_path: Path) -> None:
