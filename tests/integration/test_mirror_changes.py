@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,8 +20,8 @@ from fastq.mirror.config import MirrorConfig
 from fastq.mirror.failover import fail_back, fail_over, reversed_config
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.names import state_topic
-from fastq.mirror.progress import StateError
-from fastq.mirror.report import heartbeat_age_s, status
+from fastq.mirror.progress import MirrorStopped, StateError
+from fastq.mirror.report import failed_over, heartbeat_age_s, status
 from fastq.mirror.source_reader import SourceReader
 from fastq.mirror.state import progress_key, read_state
 from fastq.mirror.survey import Survey
@@ -222,6 +223,36 @@ def test_a_fail_over_says_that_the_target_is_free_before_it_asks_the_source(
     monkeypatch.setattr(Admin, "describe_cluster", describe_cluster)
     found = fail_over(config, told.append)
     assert (found.missing, found.heartbeat_age_s, found.groups) == (None, None, 0) and len(told) == 1
+
+
+def test_a_process_whose_source_is_gone_hears_of_a_fail_over(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lanes have nothing to copy any more, by which they would: it went on trying to reach the source for good."""
+    monkeypatch.setattr(failover, "SOURCE_TIMEOUT_S", 0.3)
+    asked = Admin.list_topics
+    monkeypatch.setattr(Admin, "list_topics", lambda admin, **given: asked(admin, **{"timeout": 2.0, **given}))
+    _, target = brokers
+    name, alias = new_topic_name(), "lost"
+    with Broker(in_memory=True) as source:
+        made(source, name, b"x")
+        config = configured((source, target), [name], alias=alias, heartbeat_interval_ms=0)
+        ended: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                Mirror(config).run()
+            except MirrorStopped as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        until(lambda: values_of(target, f"{alias}.{name}") == [b"x"])
+    assert not failed_over(config)
+    fail_over(config)
+    assert failed_over(config)
+    thread.join(30)
+    assert ended and "was failed over" in str(ended[0])
 
 
 def test_a_memory_with_more_lanes_or_that_forgets_is_refused(

@@ -342,7 +342,7 @@ def our_commands(side: Side) -> None:
         "cluster features",
         "quorum status",
         "topics describe big",
-        "offsets list moved",
+        "offsets moved",
         "replicas verify big",
         "partitions elect preferred --all",
         "topics delete absent",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fastq.mirror import MirrorConfig
 
 DEFAULT_CONFIG = "mirror.toml"
+FAILED_OVER = "the mirror was failed over, and copies nothing any more"
 
 
 def register(commands: Any) -> None:
@@ -154,7 +155,7 @@ def run_status(options: argparse.Namespace) -> int:
     for topic, why in found.refused.items():
         complain(f"{topic} is not mirrored: {why}")
     if found.stopped is not None:
-        complain("the mirror was failed over, and copies nothing any more")
+        complain(FAILED_OVER)
     if not options.json and found.heartbeat_age_s is not None:
         print(f"\nthe last heartbeat that has arrived is {found.heartbeat_age_s:.1f} s old")
     return 0
@@ -162,8 +163,11 @@ def run_status(options: argparse.Namespace) -> int:
 
 def _tell_what_has_arrived(config: MirrorConfig) -> None:
     """What the target knows of a mirror that cannot be looked at; nothing, where that is because the target does not answer."""
-    from fastq.mirror.report import heartbeat_age_s
+    from fastq.mirror.report import failed_over, heartbeat_age_s
 
+    if failed_over(config):
+        complain(FAILED_OVER)
+        return
     source, target, age_s = config.source.alias, config.target.alias, heartbeat_age_s(config)
     if age_s is not None:
         complain(

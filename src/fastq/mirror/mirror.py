@@ -25,6 +25,7 @@ from fastq.mirror.config import MirrorConfig
 from fastq.mirror.keeper import Keeper
 from fastq.mirror.lane import Counts, Lane, Work, stopped_error
 from fastq.mirror.names import Names, state_topic
+from fastq.mirror.progress import MirrorStopped
 from fastq.mirror.same_lane import SameLane
 from fastq.mirror.state import lane_of, provenance_key, provenance_value, read_state
 from fastq.mirror.survey import Survey
@@ -237,8 +238,18 @@ class Mirror:
                 if str(error) != told:
                     told = str(error)
                     logger.warning("looking at the topics failed, what is known goes on: %s", error)
+                self._failure = self._failure or self._failed_over()
             self._look_now.wait(interval_s)
             looks = 0
+
+    def _failed_over(self) -> MirrorStopped | None:
+        """Whether the target is written to by others now. Lanes hear it with their next transaction, which never comes where the source is
+        gone for good."""
+        try:
+            state = read_state(self.config.target, state_topic(self.config.source.alias), range(self._lane_count))
+        except FastqError:  # the target does not answer either: with the next look
+            return None
+        return next((stopped_error(self.config, stopped) for stopped in state.stopped.values()), None)
 
     def _look(self, survey: Survey) -> bool:
         """One look; whether something was changed, so that another is due at once."""

@@ -20,7 +20,7 @@ from fastq.mirror.mm2 import Heartbeat
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import MirrorGap, Progress, place_to_start
 from fastq.mirror.same_progress import progress_of
-from fastq.mirror.state import State, Stopped, consumer_at, offsets_of, with_open_transactions
+from fastq.mirror.state import State, Stopped, consumer_at, offsets_of, read_state, with_open_transactions
 from fastq.mirror.survey import Survey, admin_of
 from fastq.mirror.topics import Mirrored
 from fastq.values import NamedTuple
@@ -170,6 +170,19 @@ def status(config: MirrorConfig, interval_s: float = 1.0) -> MirrorStatus:
         return watch.look()
     finally:
         watch.close()
+
+
+def failed_over(config: MirrorConfig) -> bool:
+    """Whether the mirror was, as far as the target tells it; the source is not asked."""
+    survey = Survey(config)
+    try:
+        state = read_state(config.target, state_topic(config.source.alias), range(survey.lanes()))
+    except FastqError as error:
+        logger.info("what the mirror wrote down in %s cannot be read: %s", config.target.alias, error)
+        return False
+    finally:
+        survey.close()
+    return bool(state.stopped)
 
 
 def heartbeat_age_s(config: MirrorConfig) -> float | None:
