@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller import Controller, NewTopic
+from fastq_broker.controller.image import MetadataImage
 from fastq_broker.groups.classic_state import Committer
 from fastq_broker.groups.service import GroupCoordinator
 from fastq_broker.groups.shard import Commit
@@ -125,14 +126,17 @@ class World:
         self.old_id = self.node.create("orders")
         self.node.logs.flusher.wait()
         self.node.load_groups()
-        errors: list[dict[Any, int]] = []
-        committer = Committer("", -1, None)
-        self.node.groups.shard("g").commit(Commit("g", committer, [("orders", 0, 7, -1, None)], 9), errors.append)
-        assert errors == [{("orders", 0): 0}]
+        self.commit(7)
         self.node.logs.flusher.wait()
         self.files.all_on_disk(self.root)
         self.left: list[tuple[Path, bool]] = []
         self.files.after = self.keep
+
+    def commit(self, offset: int) -> None:
+        errors: list[dict[Any, int]] = []
+        committer = Committer("", -1, None)
+        self.node.groups.shard("g").commit(Commit("g", committer, [("orders", 0, offset, -1, None)], 9), errors.append)
+        assert errors == [{("orders", 0): 0}]
 
     def keep(self) -> None:
         for power_lost in (True, False):
@@ -224,6 +228,70 @@ def test_offsets_that_cannot_be_deleted_for_want_of_descriptors_are_when_their_t
     assert world.node.committed() == -1
     world.keep()
     assert world.check_all() >= {(False, -1)}
+    assert world.node.groups._leaving == []
+    world.close()
+
+
+def test_offsets_that_could_not_be_deleted_are_not_taken_from_a_topic_that_another_node_has_made_since(
+    tmp_path: Path,
+) -> None:
+    """Those of the younger topic went, with the next creation of one that was deleted together with the older one."""
+    world = World(tmp_path)
+    world.files.after = lambda: None
+    other_id = world.node.create("others")
+    log = world.node.logs.logs[OFFSETS, 0]
+    now_ms = log.dir.monotonic_ms()
+    log.dir.monotonic_ms = lambda: now_ms
+    world.files.plan(Fault("open", errno.EMFILE, f"{OFFSETS}-0", repeat=True))
+    log.unload(0)
+    world.node.controller.delete_topics([world.old_id, other_id])
+    world.node.controller.settle()
+    world.files.heal()
+    now_ms += RETRY_MS_MAX
+    ask, world.node.controller.before_creation = world.node.controller.before_creation, lambda names: None
+    world.node.create("orders")  # as the controller of another node does, which asks its own groups
+    world.node.controller.before_creation = ask
+    world.commit(3)
+    world.node.create("others")
+    assert world.node.committed() == 3
+    assert world.node.groups._leaving == []
+    world.close()
+
+
+def test_a_topic_is_not_made_again_while_offsets_without_its_id_cannot_be_deleted_for_want_of_room(
+    tmp_path: Path,
+) -> None:
+    """They were those of the younger topic."""
+    world = World(tmp_path)
+    world.files.after = lambda: None
+    shard = world.node.groups.shard("g")
+    image, shard._image = shard._image, MetadataImage
+    world.commit(7)
+    shard._image = image
+    world.files.plan(Fault("write", errno.ENOSPC, f"{OFFSETS}-0", repeat=True))
+    world.node.controller.delete_topics([world.old_id])
+    world.node.controller.settle()
+    for _ in range(2):
+        (refused,) = world.node.controller.create_topics([NewTopic("orders", 1)])
+        assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert OFFSETS in refused.message and "not deleted from the disk yet; try it again" in refused.message
+    assert not world.node.logs.offline_dirs
+    world.files.heal()
+    world.node.create("orders")
+    assert shard.committed_in("g", "orders", 0) is None
+    assert world.node.groups._leaving == []
+    world.close()
+
+
+def test_offsets_that_go_with_their_log_keep_no_topic_from_being_made(tmp_path: Path) -> None:
+    """As where their partition is given to other nodes at that time. They were waited for until the next start."""
+    world = World(tmp_path)
+    world.files.after = lambda: None
+    world.node.controller.delete_topics([world.old_id])
+    world.node.controller.settle()
+    assert world.node.groups._leaving
+    world.node.logs.delete(OFFSETS, 0)
+    world.node.create("orders")
     assert world.node.groups._leaving == []
     world.close()
 

@@ -224,9 +224,7 @@ class GroupCoordinator:
             leaving = _Leaving(deleted, set(self.runtime.not_loaded()))
             self._leaving.append(leaving)
             asked = [shard for shard in self.runtime.shards() if self._can_be_read(leaving, shard.context.replica.log)]
-            self._wait_until_gone(
-                leaving, [shard.context.replica.log for shard in asked if shard.topics_deleted(deleted)]
-            )
+            self._wait_until_gone(leaving, [log for shard in asked if (log := self._delete(leaving, shard, deleted))])
             self._forget_left()
 
     def _gone(self, partition: int, topics: Set[NamedId]) -> Set[NamedId]:
@@ -256,14 +254,33 @@ class GroupCoordinator:
             return False
         return True
 
+    @staticmethod
+    def _delete(leaving: _Leaving, shard: GroupShard, topics: frozenset[str]) -> PartitionLog | None:
+        """Delete what a shard has of topics that are gone; answers its log where there was any. What cannot be written has to follow,
+        unless its id tells it from what a younger topic of that name has."""
+        if not shard.topics_deleted(topics):
+            return None
+        if any(name in topics and topic_id == NO_ID for name, topic_id in shard.offsets.topics()):
+            leaving.unread.add(shard.context.partition)
+        return shard.context.replica.log
+
     def _delete_unread(self, leaving: _Leaving) -> None:
-        """What could not be deleted, as its log could not be read, is once more. Raises KafkaStorageError where it still cannot be."""
+        """What could not be deleted, as its log could not be read or written to, is once more. Raises KafkaStorageError where it still
+        cannot be."""
+        image = self._ports.image
+        gone = frozenset(
+            name for name in leaving.names if image.topic(name) is None
+        )  # the others another node has made
         for partition in sorted(leaving.unread):
             shard = self.runtime.shard_of(partition)
             if shard is not None:  # else another node's to delete, or found at its next load
-                shard.context.replica.log.load()
-                shard.topics_deleted(leaving.names)
-                self._wait_until_gone(leaving, [shard.context.replica.log])
+                log = shard.context.replica.log
+                if self._can_be_read(leaving, log):
+                    leaving.unread.discard(partition)
+                    self._delete(leaving, shard, gone)
+                    self._wait_until_gone(leaving, [log])
+                if partition in leaving.unread:
+                    raise _not_gone(leaving, log.topic, partition)
             leaving.unread.discard(partition)
 
     def _wait_until_gone(self, leaving: _Leaving, logs: Iterable[PartitionLog]) -> None:
@@ -281,8 +298,9 @@ class GroupCoordinator:
         self._wait_until_gone(leaving, [shard.context.replica.log for shard in shards if shard is not None])
 
     def _offsets_gone(self, leaving: _Leaving, log: PartitionLog, error: KafkaError | None) -> None:
-        """What a log had of these topics is gone from the disk; with an error it is asked for again when one of them is made."""
-        if error is None:
+        """What a log had of these topics is gone from the disk, or the log is; with an error it is asked for again when one of them is
+        made."""
+        if error is None or log.durability.deleted is not None:
             leaving.logs.pop(log, None)
             self._forget_left()
 
@@ -297,14 +315,14 @@ class GroupCoordinator:
             for partition in leaving.loading:
                 raise _not_gone(leaving, OFFSETS_TOPIC, partition)
             for log, end in list(leaving.logs.items()):
-                if not log.flushed_now(end):
+                if not (self._can_be_read(leaving, log) and log.flushed_now(end)):
                     raise _not_gone(leaving, log.topic, log.partition)
         self._forget_left()
 
 
 class _Leaving:
     """Deleted topics, and the logs that their offsets are not gone from on disk, each with the offset behind its tombstones. `loading` are
-    the partitions that were not loaded then, and may have such offsets; `unread` those whose log could not be read."""
+    the partitions that were not loaded then, and may have such offsets; `unread` those whose log could not be read, or written to."""
 
     __slots__ = ("loading", "logs", "names", "unread")
 
