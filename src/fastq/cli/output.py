@@ -42,8 +42,8 @@ def whole(low: int = 0, high: int = INT32_MAX) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         digits = text.removeprefix("-") if low < 0 else text
-        # More digits than any of ours has: int() would say so in words of its own.
-        found = int(text) if digits.isascii() and digits.isdigit() and len(digits) < 30 else None
+        # Of more digits int() would say so in words of its own.
+        found = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 4300 else None
         if found is None or not low <= found <= high:
             bounds = f"of {low} or more" if found is None or found < low else f"of {high} at most"
             raise argparse.ArgumentTypeError(f"a number {bounds} is expected, not {text!r}")
