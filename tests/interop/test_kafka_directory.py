@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ pytestmark = [
 ]
 
 TOPIC = "moving"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 
 
 def add(servers: str, start: int, count: int) -> None:
@@ -56,12 +58,22 @@ def create(servers: str) -> None:
         admin.create_topic(TOPIC, partitions=3, replication_factor=1, configs={"retention.ms": "123456789"})
 
 
+def as_the_page_has_it(kafka: apache_kafka.ApacheKafka) -> apache_kafka.ApacheKafka:
+    """With the file of docs/operations.md and nothing else; only ports and the directory's path differ."""
+    (text,) = re.findall(r"^```properties\n# server\.properties\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    ports = {"9092": str(kafka.port), "9093": str(kafka.controller_port)}
+    text = re.sub(r"\b909[23]\b", lambda found: ports[found[0]], text)
+    pairs = (line.partition("=") for line in text.splitlines())
+    kafka.properties = {key: value for key, _, value in pairs} | {"log.dirs": str(kafka.data_dir)}
+    return kafka
+
+
 def test_from_fastq_to_kafka_and_back(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Broker(data_dir=data) as broker:
         create(broker.bootstrap_servers)
         add(broker.bootstrap_servers, 0, 300)
-    with apache_kafka.ApacheKafka(data, heap="512m") as kafka:
+    with as_the_page_has_it(apache_kafka.ApacheKafka(data, heap="512m")) as kafka:
         assert read(kafka.bootstrap_servers) == list(range(300))
         assert retention(kafka.bootstrap_servers) == "123456789"
         add(kafka.bootstrap_servers, 300, 200)
