@@ -26,16 +26,20 @@ SLOW_S = 0.8
 SHORT_LIFE_S = 5.0
 SHORT_LIVES = 3
 """So many connections in a row, each closed by the broker within SHORT_LIFE_S, are an outage."""
+UNTRIED_S = 60.0
+"""An address that nobody has tried for so long was not needed meanwhile, and may have been back: what fails then is another outage."""
 
 
 class _Outage(Told):
-    """Of one address. `short_lives`: connections in a row that were closed soon after they were ready."""
+    """Of one address. `short_lives`: connections in a row that were closed soon after they were ready; `tried_at`: the last of what was
+    noticed of it."""
 
-    __slots__ = ("short_lives",)
+    __slots__ = ("short_lives", "tried_at")
 
     def __init__(self, since: float) -> None:
         super().__init__(since)
         self.short_lives = 0
+        self.tried_at = since
 
 
 class Outages:
@@ -59,7 +63,7 @@ class Outages:
         """An attempt to connect failed, or a connection broke in a way that is not ordinary. `note` goes with what is said of it;
         `final`: waiting does not mend it, so who waits is told by an error too. `was_ready`: it broke in use, so that the next one's
         being ready says nothing yet."""
-        outage = self._by_address.setdefault(address, _Outage(now))
+        outage = self._noticed(address, now)
         outage.attempts += 1
         if was_ready:
             outage.short_lives = SHORT_LIVES
@@ -67,14 +71,14 @@ class Outages:
 
     def slow(self, address: Address, error: FastqError, now: float, *, note: str = "") -> None:
         """An attempt has been under way for SLOW_S; `error` says which phase waits for an answer."""
-        self._tell(self._by_address.setdefault(address, _Outage(now - SLOW_S)), error, now, f"{note}; trying on")
+        self._tell(self._noticed(address, now, now - SLOW_S), error, now, f"{note}; trying on")
 
     def closed(self, address: Address, error: FastqError, lived_s: float, now: float) -> None:
         """The broker closed a connection that had been ready for so long."""
         if lived_s > SHORT_LIFE_S:
             self._by_address.pop(address, None)
             return
-        outage = self._by_address.setdefault(address, _Outage(now))
+        outage = self._noticed(address, now)
         outage.short_lives += 1
         outage.attempts += 1
         if outage.short_lives >= SHORT_LIVES:
@@ -101,6 +105,14 @@ class Outages:
     def knows(self, address: Address) -> bool:
         """Whether something is remembered of an address."""
         return address in self._by_address
+
+    def _noticed(self, address: Address, now: float, since: float | None = None) -> _Outage:
+        """The outage of an address; one that begins now, or at `since`, if there is none."""
+        outage = self._by_address.get(address)
+        if outage is None or now - outage.tried_at > UNTRIED_S:
+            outage = self._by_address[address] = _Outage(now if since is None else since)
+        outage.tried_at = now
+        return outage
 
     def _tell(self, outage: _Outage, error: FastqError, now: float, note: str) -> None:
         cause = "" if isinstance(error, ConnectionTimeout) else str(getattr(error, "cause", "") or "")

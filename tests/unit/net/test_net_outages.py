@@ -15,10 +15,17 @@ from test_net_drivers import babbling, call_blocking, server_context
 from test_net_simulation import NODES, SimulatedNetwork
 
 from fastq import Consumer
-from fastq.errors import ConnectionClosed, ConnectionRefused, FastqError, NameNotResolved, ProtocolError
+from fastq.errors import (
+    ConnectionClosed,
+    ConnectionRefused,
+    ConnectionTimeout,
+    FastqError,
+    NameNotResolved,
+    ProtocolError,
+)
 from fastq.net import addresses
 from fastq.net.addresses import Address
-from fastq.net.outages import SHORT_LIFE_S, SLOW_S, Outages
+from fastq.net.outages import SHORT_LIFE_S, SLOW_S, UNTRIED_S, Outages
 from fastq.net.troubles import CHANGE_S
 
 HERE = Address("host", 9092)
@@ -56,6 +63,19 @@ def test_a_failure_is_said_at_once_and_then_now_and_then(said: Said) -> None:
     assert said() == ["connected to host:9092, after 100.0 s"]
     outages.ready(HERE, "host:9092", 201.0)
     assert said() == []
+
+
+def test_an_address_that_was_not_needed_for_long_has_another_outage(said: Said) -> None:
+    """It counted from the one before, though the broker had been there meanwhile."""
+    outages = Outages()
+    outages.failed(HERE, REFUSED, 100.0)
+    later = 101.0 + UNTRIED_S
+    outages.failed(HERE, REFUSED, later)
+    before, after = said()
+    assert before == after and "for" not in after.rpartition(":")[2]
+    outages.slow(HERE, ConnectionTimeout("slow"), 2 * later)
+    outages.ready(HERE, "host:9092", 2 * later + 1)
+    assert said()[-1] == f"connected to host:9092, after {1 + SLOW_S:.1f} s"
 
 
 def test_among_nodes_what_passes_soon_is_not_said(said: Said) -> None:
