@@ -96,7 +96,7 @@ def run_list(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
         names = _names(admin)
     if options.json:
-        print_json(names, options.json)
+        print_json(names, options.json, ["name"])
     else:
         for name in names:
             print(name)

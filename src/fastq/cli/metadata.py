@@ -255,7 +255,7 @@ def _find(found: dict[str, Any], options: argparse.Namespace) -> int:
         if options.name is None or fnmatchcase(path.rpartition("/")[2], options.name)
     ]
     if options.json:
-        print_json(paths, options.json)
+        print_json(paths, options.json, ["path"])
     else:
         for path in paths:
             print(path)

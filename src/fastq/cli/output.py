@@ -245,10 +245,11 @@ def add_encoding_option(parser: argparse.ArgumentParser, help_text: str) -> None
     parser.add_argument("--encoding", default="auto", choices=ENCODINGS, help=help_text)
 
 
-def print_json(document: Any, shape: str = "json") -> None:
-    """A document for programs, as JSON or in another of SHAPES."""
+def print_json(document: Any, shape: str = "json", columns: Sequence[str] = ()) -> None:
+    """A document for programs, as JSON or in another of SHAPES. `columns` are those that CSV has in any case, and the first one's name is
+    that of values which are no objects."""
     if shape == "csv":
-        print_csv(document)
+        print_csv(document, columns)
     elif shape == "yaml":
         print("\n".join(as_yaml(json.loads(json.dumps(document, default=_jsonable)))))
     else:
@@ -273,14 +274,16 @@ def print_json_stream(
     print("\n}")
 
 
-def print_csv(document: Any) -> None:
-    """A row for each of a list, or one for all; the columns are all names that there are."""
+def print_csv(document: Any, columns: Sequence[str] = ()) -> None:
+    """A row for each of a list, or one for all; the columns are these, and all other names that there are."""
     import csv
 
     rows = document if isinstance(document, (list, tuple)) else [document]
-    rows = [row if isinstance(row, Mapping) else {"value": row} for row in rows]
-    writer = csv.DictWriter(sys.stdout, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    if rows:
+    only = columns[0] if columns else "value"
+    rows = [row if isinstance(row, Mapping) else {only: row} for row in rows]
+    names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
+    writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
+    if names:
         writer.writeheader()
     for row in rows:
         writer.writerow({name: _cell(value) for name, value in row.items()})
@@ -365,7 +368,7 @@ def _shown(value: object) -> str:
 def print_records(columns: Sequence[str], rows: Sequence[Mapping[str, object]], shape: str) -> None:
     """The same rows as a table or, for programs, as one array."""
     if shape:
-        print_json([dict(row) for row in rows], shape)
+        print_json([dict(row) for row in rows], shape, columns)
     else:
         print_table(columns, [[row[name] for name in columns] for row in rows])
 

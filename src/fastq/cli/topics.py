@@ -165,7 +165,7 @@ def run_list(options: argparse.Namespace) -> int:
         names = sorted(admin.list_topics(include_internal=options.internal))
     names = _matching(names, options.include)
     if options.json:
-        print_json(names, options.json)
+        print_json(names, options.json, ["topic"])
     else:
         print("\n".join(names)) if names else None
     return 0

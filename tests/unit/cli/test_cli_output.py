@@ -82,6 +82,10 @@ def test_rows_in_every_shape(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == [{"a": 1, "more": 2}]
     print_records(["a"], [{"a": 1, "more": 2}], "csv")
     assert capsys.readouterr().out == "a,more\n1,2\n"
+    print_records(["a", "b"], [], "csv")
+    assert capsys.readouterr().out == "a,b\n", "who reads it knows the columns where there is nothing, too"
+    print_json(["x"], "csv", ["topic"])
+    assert capsys.readouterr().out == "topic\nx\n"
 
 
 def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
