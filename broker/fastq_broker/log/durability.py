@@ -52,6 +52,7 @@ class Durability:
     __slots__ = (
         "_again",
         "_cut_at",
+        "_cut_off",
         "_deleted",
         "_flushing",
         "_later",
@@ -76,6 +77,7 @@ class Durability:
         self._target = 0  # the job in flight covers the records below it
         self._again: bool | None = None  # None: no further job is asked for; else whether it is a full one
         self._cut_at: int | None = None  # base offset of the first segment whose truncation no job has covered yet
+        self._cut_off: deque[tuple[Waiter, KafkaError]] = deque()  # who is to be told that the records are gone
         self._later = False
         self._retry: bool | None = None  # as `_again`, for a job that could not be prepared
         self._deleted: KafkaError | None = None
@@ -203,6 +205,7 @@ class Durability:
 
     def _fail(self, error: KafkaError) -> None:
         """Tell all who wait that it will not happen."""
+        self._tell_cut_off()
         waiters, self._waiters = self._waiters, deque()
         for _, callback in waiters:
             self._tell(callback, error)
@@ -239,16 +242,26 @@ class Durability:
         self._target = min(self._target, end)
         base = self._log.active_segment.base_offset
         self._cut_at = base if self._cut_at is None else min(self._cut_at, base)
-        self._tell_cut_off(end)
+        self.note_cut_off()
+        if self._log.half_done is None:  # else once it is loaded
+            self._tell_cut_off()
 
-    def _tell_cut_off(self, end: int) -> None:
-        """Who waits for what lies above the log's end waits for nothing."""
-        gone = deque(waiter for waiter in self._waiters if waiter[0] > end)
-        self._waiters = deque(waiter for waiter in self._waiters if waiter[0] <= end)
+    def note_cut_off(self) -> None:
+        """Who waits for what lies above the log's end waits for nothing, and is to be told so."""
         log = self._log
-        for offset, callback in gone:
+        gone, waiters, end = deque(self._cut_off), deque[tuple[int, Waiter]](), log.log_end_offset
+        for offset, callback in self._waiters:
+            if offset <= end:
+                waiters.append((offset, callback))
+                continue
             detail = f"the records below offset {offset} were cut off at {end} before they were on disk"
             error = error_for_code(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail, topic=log.topic, partition=log.partition)
+            gone.append((callback, error))
+        self._waiters, self._cut_off = waiters, gone
+
+    def _tell_cut_off(self) -> None:
+        while self._cut_off:
+            callback, error = self._cut_off.popleft()
             self._tell(callback, error)
 
     def emptied(self, start: int) -> None:
@@ -265,8 +278,10 @@ class Durability:
     def loaded_anew(self) -> None:
         """The log is loaded: what was cut is synced, and who waits goes on."""
         self._log.epochs.unsynced = len(self._log.epochs) > 0  # of what was written before nobody knows
-        self._tell_cut_off(self._log.log_end_offset)
-        self.request(full=True)
+        try:
+            self._tell_cut_off()
+        finally:
+            self.request(full=True)
 
     @property
     def deleted(self) -> KafkaError | None:
@@ -287,12 +302,12 @@ class Durability:
             handles, marks = self._handles(full)
             log.dir.flusher.submit(handles, lambda error: self._ended(full, error))
         except (OSError, MemoryError) as problem:
+            self._start_soon(full)  # before it is said, which takes memory
             error = problem if isinstance(problem, OSError) else OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             failure = log.dir.refuse("preparing a flush", error.filename or log.path, error)
             if log.dir.offline is not None:
                 self._fail(failure)
                 return
-            self._start_soon(full)
             if full and (self._waiters or log.config.synchronous):
                 self._start(full=False)  # indexes have time: who waits for records shall not wait for room on the disk
             return
@@ -398,13 +413,13 @@ class Durability:
     def _advance(self, target: int, full: bool) -> None:
         """Records below `target` are on disk, in a full job with all that recovery would rebuild."""
         log = self._log
+        self._tell_cut_off()
         self.on_disk_offset = max(self.on_disk_offset, target)
         if full:
             log.recovery_point = max(log.recovery_point, target)
         log.on_disk(self.on_disk_offset)
-        waiters = self._waiters
-        while waiters and waiters[0][0] <= self.on_disk_offset:
-            self._tell(waiters.popleft()[1], None)
+        while self._waiters and self._waiters[0][0] <= self.on_disk_offset:  # each of whom may cut the log
+            self._tell(self._waiters.popleft()[1], None)
 
 
 def _set(marks: Marks) -> None:

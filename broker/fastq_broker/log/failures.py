@@ -35,7 +35,13 @@ class FailureReports:
 
     def report(self, place: str, error: BaseException) -> None:
         """Say that `place` has raised, with its traceback, unless it has been said within the interval. What a disk does is no mistake of
-        the code's: a KafkaStorageError is told as it is."""
+        the code's: a KafkaStorageError is told as it is. What there is no memory to say is said with the next of that place."""
+        try:
+            self._report(place, error)
+        except MemoryError:
+            self._places.pop(place, None)
+
+    def _report(self, place: str, error: BaseException) -> None:
         more = self._more(place)
         if more is None:
             return

@@ -15,6 +15,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
@@ -50,7 +51,7 @@ class HalfDone:
     Invariant: it is the log's `half_done` until the log is whole, or has failed for good; until then the directory's next tick knows it.
     """
 
-    __slots__ = ("_due_ms", "_log", "_refusal", "_wait_ms", "base", "cut")
+    __slots__ = ("_due_ms", "_log", "_refusal", "_tick_again", "_wait_ms", "base", "cut")
 
     def __init__(self, log: PartitionLog, base: int) -> None:
         self._log = log
@@ -61,18 +62,16 @@ class HalfDone:
         """The log's files may have changed from this segment on."""
         self.cut: Callable[[], object] | None = None
         """What finishes a cut, of a log that is loaded."""
-        log.dir.soon(self._tick)
+        self._tick_again = self._tick  # at each tick there may be no memory to make it
+        log.dir.soon(self._tick_again)
 
     def add(self, cut: Callable[[], object]) -> None:
-        """Another cut is to follow."""
-        before = self.cut
-
-        def both() -> None:
-            if before is not None and before is not cut:
-                before()
-            cut()
-
-        self.cut = both
+        """Another cut is to follow. Where there is no memory to note that the directory goes offline."""
+        try:
+            self.cut = cut if self.cut is None or self.cut is cut else partial(_in_turn, self.cut, cut)
+        except BaseException:
+            self._log.dir.fail_inside()
+            raise
 
     def load(self) -> None:
         """Load the log, and finish its cut. Raises KafkaError: the log is not loaded then, and may be tried again later, or its directory
@@ -88,14 +87,18 @@ class HalfDone:
             log.load_files()
             if cut is not None:
                 cut()
+            if log.pending_leader_epoch >= 0:  # behind a cut: an epoch that has no record there goes with it
+                log.assign_leader_epoch(log.pending_leader_epoch)
+            log.durability.note_cut_off()
         except Exception as error:
-            if log.loaded and log.dir.offline is None:  # the cut could not even begin
+            if log.loaded and log.dir.offline is None:  # the cut could not even begin, or not all of it be told
                 log.unload(self.base)
             self.cut = cut
             self._put_off(error)
             assert self._refusal is not None
             raise self._refusal from self._refusal.__cause__
         log.half_done = None
+        log.durability.loaded_anew()
         logger.warning("%s is whole again, and loaded: what a shortage had left half done is done", log.path)
 
     def end(self) -> None:
@@ -134,10 +137,15 @@ class HalfDone:
         if ended is not None:
             log.durability.give_up(ended)
             return
-        log.dir.soon(self._tick)
+        log.dir.soon(self._tick_again)
         if log.dir.monotonic_ms() >= self._due_ms:
             with contextlib.suppress(KafkaError):  # which has been told
                 log.load()
+
+
+def _in_turn(*cuts: Callable[[], object]) -> None:
+    for cut in cuts:
+        cut()
 
 
 def unload(log: PartitionLog, base: int, cut: Callable[[], object] | None) -> None:
@@ -170,6 +178,6 @@ def forget(log: PartitionLog) -> None:
             pass
 
 
-def no_memory(error: OSError | MemoryError) -> OSError:
+def no_memory(error: BaseException) -> OSError:
     """The error as the operating system has it."""
     return error if isinstance(error, OSError) else OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))

@@ -125,7 +125,7 @@ class LogDir:
         """Has a thread make a segment's indexes again, and answers whether there is one; None: it is done at once."""
         self._untold_shortages = 0
         self._next_line_ms = monotonic_ms()  # from then on a shortage is said again
-        self._soon: list[Callable[[], None]] = []
+        self._soon: deque[Callable[[], None]] = deque()
         self._deletions: list[tuple[int, str]] = []
         self._flushes: deque[tuple[int, Callable[[], None]]] = deque()
 
@@ -230,9 +230,8 @@ class LogDir:
         if self._untold_shortages and now_ms >= self._next_line_ms:
             self._tell_shortages()
             self._next_line_ms = now_ms + _SHORTAGE_LINE_MS
-        soon, self._soon = self._soon, []
-        for work in soon:
-            failures.attempt(f"what a shortage has put off in {self.path}", work)
+        for _ in range(len(self._soon)):  # what there is no memory to begin with stays for the next one
+            failures.attempt(f"what a shortage has put off in {self.path}", self._soon.popleft())
         flushes = self._flushes
         while flushes and flushes[0][0] <= now_ms:
             failures.attempt(f"beginning a flush in {self.path}", flushes.popleft()[1])

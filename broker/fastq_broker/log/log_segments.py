@@ -54,8 +54,9 @@ class LogSegments(Visibility):
     def make_segment(self, base_offset: int, *, size: int, created_ms: int) -> Segment:
         raise NotImplementedError
 
-    def half_swapped(self, error: OSError | MemoryError, base: int) -> KafkaError:
-        """The error of a swap that has failed amid it, of the segment that begins at `base`. After a shortage the load finishes it."""
+    def half_swapped(self, error: BaseException, base: int) -> KafkaError:
+        """The error of a swap that has failed amid it, of the segment that begins at `base`. After a shortage, or a mistake, the load
+        finishes it. Raises what is a mistake."""
         raise NotImplementedError
 
     # -- rolling
@@ -141,7 +142,7 @@ class LogSegments(Visibility):
             raise self.dir.refuse("replacing compacted segments", error.filename or self.path, error) from error
         try:
             cleaned = swap_in(self, old, made)
-        except (OSError, MemoryError) as error:
+        except BaseException as error:
             raise self.half_swapped(error, old[0].base_offset) from no_memory(error)
         self.segments[first : first + len(old)] = [cleaned]
         self._bases[first : first + len(old)] = [cleaned.base_offset]

@@ -191,15 +191,13 @@ class PartitionLog(LogReads, LogAppends):
         if refusal is not None:
             raise refusal.with_traceback(None)
         half_done = self.half_done
-        if half_done is None:
-            self.load_files()
-        else:
-            half_done.load()
-        if self.pending_leader_epoch >= 0:  # behind a cut: an epoch that has no record there goes with it
-            self.assign_leader_epoch(self.pending_leader_epoch)
         if half_done is not None:
-            self.durability.loaded_anew()
+            half_done.load()
             self._announce()
+            return
+        self.load_files()
+        if self.pending_leader_epoch >= 0:
+            self.assign_leader_epoch(self.pending_leader_epoch)
 
     def load_files(self) -> None:
         """The same of a log that is to be loaded, whatever is to be done of it. Raises as `load` does."""
@@ -401,19 +399,24 @@ class PartitionLog(LogReads, LogAppends):
             raise self.dir.refuse("truncating", error.filename or self.path, error) from error
         try:
             truncate_log(self, cut)
-        except (OSError, MemoryError) as error:
+        except BaseException as error:
             raise self._half_cut("truncating", error, PartitionLog.truncate_to, offset, cut.kept) from no_memory(error)
         self.recovery.gaps = [gap for gap in self.recovery.gaps if gap[0] < offset]
-        self._announce()
+        if self.half_done is None:  # else nobody hears of the log before all is done
+            self._announce()
         return True
 
     def insist_on(self, cut: Callable[[], object], offset: int) -> None:
         """Do a cut at `offset` (`truncate_to`, or the other), of what must not stay: where a shortage lets it not even begin, it is done
         before anybody reads or appends. Raises KafkaStorageError, after a shortage too."""
+        if self.half_done is not None:  # nobody is to hear of the log between what it is loaded for and this
+            self.half_done.add(cut)
+            self.load()
+            return
         try:
             cut()
-        except (KafkaError, MemoryError) as error:
-            if self.dir.offline is None and (isinstance(error, MemoryError) or passes(error)):
+        except BaseException as error:
+            if self.dir.offline is None and (not isinstance(error, KafkaError) or passes(error)):
                 try:
                     if self.loaded:
                         self.unload(self.segments_from(offset)[0].base_offset, cut)
@@ -422,10 +425,10 @@ class PartitionLog(LogReads, LogAppends):
                 except BaseException:
                     self.dir.fail_inside()
                     raise
-            if isinstance(error, KafkaError):
-                raise
-            cause = no_memory(error)
-            raise self.dir.offline or self.dir.refuse("truncating", self.path, cause) from cause
+            offline = self.dir.offline
+            if offline is not None and isinstance(error, MemoryError):
+                raise offline.with_traceback(None) from offline.__cause__  # not from this one, which passes
+            raise self._refusal("truncating", error) from no_memory(error)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove all records; the log is empty and begins at `offset`. Raises KafkaStorageError, as `truncate_to` does."""
@@ -436,12 +439,13 @@ class PartitionLog(LogReads, LogAppends):
             raise self.dir.refuse("truncating", error.filename or self.path, error) from error
         try:
             truncate_fully(self, offset, snapshots, fresh)
-        except (OSError, MemoryError) as error:
+        except BaseException as error:
             again = PartitionLog.truncate_fully_and_start_at
             raise self._half_cut("truncating", error, again, offset, 1) from no_memory(error)
         self.recovery.gaps.clear()
         self.lost_start = None
-        self._announce()
+        if self.half_done is None:
+            self._announce()
 
     def _take_back(self, end_offset: int, position: int) -> None:
         """Cut off what an append that fails inside has written behind `end_offset`, where the log ended at this position of its active
@@ -450,41 +454,43 @@ class PartitionLog(LogReads, LogAppends):
             return
         try:
             truncate_log(self, Cut(end_offset, len(self.segments), position, producer_snapshots(self)))
-        except (OSError, MemoryError) as error:
+        except BaseException as error:  # who asks for it raises what it was that failed first
             self._half_cut("taking a batch back", error, PartitionLog.truncate_to, end_offset, len(self.segments))
-        except BaseException:  # who asks for it raises what it was that failed first
-            self.dir.fail_inside()
-            raise
 
     def _half_cut(
         self,
         action: str,
-        error: OSError | MemoryError,
+        error: BaseException,
         again: Callable[[PartitionLog, int], object],
         offset: int,
         kept: int,
     ) -> KafkaError:
         """The error of a cut at `offset` that has failed amid it, where `kept` segments are to be left, and the last of these to be cut.
-        After a shortage `again` finishes it, when the log is touched next."""
-        if isinstance(error, MemoryError) or is_shortage(error):
+        After a shortage, or a mistake, `again` finishes it, when the log is touched next. Raises what is a mistake."""
+        if not isinstance(error, OSError) or is_shortage(error):
             try:
                 base = self.segments[kept - 1].base_offset
                 self.recovery_point = min(self.recovery_point, base)
                 self.high_watermark = min(self.high_watermark, offset)
-                self.pending_leader_epoch = -1  # an epoch that has no record is told to nobody any more
+                if self.half_done is None:  # else it is one of since the first cut
+                    self.pending_leader_epoch = -1  # an epoch that has no record is told to nobody any more
                 self.unload(base, partial(again, self, offset))
             except BaseException:  # nobody may go on with it as it is
                 self.dir.fail_inside()
                 raise
-        error = no_memory(error)
-        return self.dir.refuse(action, error.filename or self.path, error)
+        return self._refusal(action, error)
 
-    def half_swapped(self, error: OSError | MemoryError, base: int) -> KafkaError:
-        if isinstance(error, MemoryError) or is_shortage(error):
+    def half_swapped(self, error: BaseException, base: int) -> KafkaError:
+        if not isinstance(error, OSError) or is_shortage(error):
             self.pending_leader_epoch = self.leader_epoch  # which has no record, perhaps, and is told to who asks
             self.unload(base)
-        error = no_memory(error)
-        return self.dir.refuse("replacing compacted segments", error.filename or self.path, error)
+        return self._refusal("replacing compacted segments", error)
+
+    def _refusal(self, action: str, error: BaseException) -> KafkaError:
+        if not isinstance(error, OSError | MemoryError):
+            raise error
+        problem = no_memory(error)
+        return self.dir.refuse(action, problem.filename or self.path, problem)
 
     def unload(self, base: int, cut: Callable[[], object] | None = None) -> None:
         """Have the log loaded anew before anybody has it, and `cut` then: see half_done."""

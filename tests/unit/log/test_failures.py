@@ -47,6 +47,26 @@ def test_what_a_disk_does_is_told_without_a_traceback(caplog: pytest.LogCaptureF
     assert record.exc_info is None
 
 
+def test_what_there_is_no_memory_to_say_ends_nothing_and_is_said_with_the_next(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The callbacks behind it were never run."""
+    reports = FailureReports(lambda: 0.0)
+
+    def work() -> None:
+        raise ValueError("broken")
+
+    def no_memory(*_given: object, **_named: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(logging.getLogger(FailureReports.__module__), "error", no_memory)
+        reports.attempt("syncing a-0", work)
+    reports.attempt("syncing a-0", work)
+    (record,) = (record for record in caplog.records if record.name == FailureReports.__module__)
+    assert record.getMessage() == "syncing a-0 failed; the others go on"
+
+
 def test_a_thousand_places_are_remembered_at_most() -> None:
     reports = FailureReports(lambda: 0.0)
     for number in range(3000):

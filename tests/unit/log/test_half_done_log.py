@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog, partition_log, recovery, truncation
 from fastq_broker.log.dir_checkpoints import watermarks_of
+from fastq_broker.log.durability import Durability
+from fastq_broker.log.files import passes
 from fastq_broker.log.half_done import OF_A_LOADED_LOG, RETRY_MS_MAX
+from fastq_broker.log.log_dir import LogDir
 from fastq_broker.log.recovery import UnrecoverableLog
 from fastq_broker.log.retention import apply_retention
 from faulty_files import Fault, FaultyFiles
@@ -130,6 +133,37 @@ def test_who_waits_is_answered_where_the_log_is_never_loaded(
     assert len(world.told) == 4 or why == "stop", "and so is who comes later"
 
 
+def test_who_waits_is_told_once_where_the_first_of_them_cuts_the_log(world: World) -> None:
+    """Those behind it were told twice, as often as their records came to the disk again."""
+    told: list[str] = []
+
+    def cut(error: KafkaError | None) -> None:
+        world.log.truncate_to(CUT)
+
+    waiters = [(CUT - 2, cut), (CUT, lambda error: told.append("below")), (END, lambda error: told.append("above"))]
+    world.log.durability._waiters.extend(waiters)  # type: ignore[arg-type]
+    world.tick()
+    world.write(1)
+    world.tick(3)
+    assert sorted(told) == ["above", "below"]
+
+
+def test_a_flush_that_there_is_no_memory_to_put_off_aloud_is_put_off(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waited did so until somebody wrote to the log."""
+    world.manager.flusher.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(Durability, "_handles", raises_no_descriptors)
+        patch.setattr(LogDir, "refuse", raises_memory_error)
+        with pytest.raises(MemoryError):
+            world.write(1)
+        with pytest.raises(MemoryError):
+            world.log.wait_durable(END + 1, world.told.append)
+    world.tick(3)
+    assert world.told == [None]
+
+
 def test_who_waits_for_what_was_cut_is_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The load finds the records cut already: nothing is left that would tell of it."""
     world.log.wait_durable(END, world.told.append)
@@ -150,12 +184,7 @@ def test_who_waits_for_what_was_cut_is_told_so(world: World, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("when", "kind"),
-    [
-        (when, kind)
-        for when in ("cut", "load", "finish")
-        for kind in (MemoryError, RuntimeError, OSError)
-        if (when, kind) != ("cut", RuntimeError)  # a mistake, and no shortage
-    ],
+    [(when, kind) for when in ("cut", "load", "finish") for kind in (MemoryError, RuntimeError, OSError)],
 )
 def test_an_error_of_any_kind_has_nobody_served_an_uncut_log(
     world: World, monkeypatch: pytest.MonkeyPatch, when: str, kind: type[Exception]
@@ -166,8 +195,9 @@ def test_an_error_of_any_kind_has_nobody_served_an_uncut_log(
     if when == "cut":
         with monkeypatch.context() as patch:
             patch.setattr(truncation, "load_producers", fail)
-            with pytest.raises(KafkaStorageError):
+            with pytest.raises(RuntimeError if kind is RuntimeError else KafkaStorageError):
                 world.log.truncate_to(CUT)
+        assert not world.log.loaded
     else:
         world.cut_half(repeat=False)
         with monkeypatch.context() as patch:
@@ -281,6 +311,18 @@ def test_what_must_not_stay_goes_where_there_is_no_memory_to_begin_with_it(
             log.insist_on(lambda: log.truncate_to(CUT - 2), CUT - 2)
         except MemoryError:
             raise log.dir.offline or AssertionError("it is read, and appended to") from None
+
+
+def test_the_error_of_a_directory_that_went_offline_does_not_pass(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had a shortage for its cause, by which whoever met it went on: a half cut metadata log was led."""
+    log = world.log
+    with monkeypatch.context() as patch, pytest.raises(KafkaStorageError, match="offline"):
+        patch.setattr(partition_log, "truncate_log", raises_memory_error)
+        patch.setattr(partition_log, "partial", raises_memory_error)
+        log.insist_on(lambda: log.truncate_to(CUT), CUT)
+    assert log.dir.offline is not None and not passes(log.dir.offline)
 
 
 def raises_memory_error(*_given: object, **_named: object) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from fastq_broker.controller.storage import METADATA_TOPIC
-from fastq_broker.log import truncation
+from fastq_broker.log import PartitionLog, partition_log, truncation
 from fastq_broker.log.log_dir import system_monotonic_ms
+from fastq_broker.raft import storage
 from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.roles import Committed, LoadSnapshot, RaftFatal
 from faulty_files import Fault, FaultyFiles
@@ -161,3 +162,38 @@ def test_a_snapshot_stays_where_the_log_is_half_cut_for_it(
         files.heal()
         disk.dir.monotonic_ms = system_monotonic_ms
         assert (log.start, log.end, log.last_epoch, log.snapshots) == (2, 2, 7, [wanted])
+
+
+def test_nobody_hears_of_half_a_change_that_a_load_finds_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is alone commits what is on disk: that half was committed, and cut off then."""
+    with opened_disk(tmp_path / f"{METADATA_TOPIC}-0") as disk:
+        log = disk.log
+        log.append_leader_change(1, 1, VOTERS, [ME], None)
+        disk.flusher.wait()
+        end, whole = log.end, storage.data_batches
+        heard: list[tuple[int, int]] = []
+        disk.log._log.on_advance(lambda moved: heard.append((moved.log_end_offset, moved.durable_end)))
+
+        def in_two(values: Any, **settings: Any) -> Any:
+            yield from whole(values[:1], **settings)
+            patch.setattr(PartitionLog, "_advance_end", raises_memory_error)
+            patch.setattr(partition_log, "truncate_log", once)
+            yield from whole(values[1:], **settings)
+
+        def once(*_given: Any) -> None:
+            patch.undo()
+            raise MemoryError
+
+        with monkeypatch.context() as patch, pytest.raises(MemoryError):
+            patch.setattr(storage, "data_batches", in_two)
+            log.append_records([VALUE] * 4, 1)
+        disk.dir.monotonic_ms = system_monotonic_ms
+        assert (log.end, disk.dir.offline) == (end, None)
+        disk.flusher.wait()
+        assert all(durable <= end for _, durable in heard), heard
+
+
+def raises_memory_error(*_given: Any, **_named: Any) -> None:
+    raise MemoryError
