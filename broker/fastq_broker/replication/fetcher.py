@@ -324,8 +324,8 @@ class ReplicaFetcher:
         throttled = self._quota.throttled()
         self._changed |= self._throttled | dict.fromkeys(key for key in throttled if key in self.partitions)
         self._throttled.clear()
-        wishes = {key: self._wanted(key, throttled, now) for key in list(self._changed)}
-        plan = self._session.plan(wishes)
+        wishes = {key: self._wanted(key, throttled, now) for key in list(self._changed)}  # which may take others away
+        plan = self._session.plan({key: wish if key in self.partitions else None for key, wish in wishes.items()})
         self._changed = {key: None for key in self._changed if key not in wishes}
         self._throttle_at = now + self.config.backoff_s
         if plan is not None:

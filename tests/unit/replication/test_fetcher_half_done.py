@@ -57,3 +57,31 @@ def test_the_other_partitions_of_its_leader_are_fetched(when: str) -> None:
         follower.now += LOG_STARTS_S
         follower.steps(2)
     assert mine.data == leaders[T0].data and follower.machine.partitions[T0.key].phase is Phase.FETCH
+
+
+class FailingLog(MemoryLog):
+    """A log whose directory turns out to have failed when it is touched next, which takes the logs in it away."""
+
+    fails: Callable[[], None] | None = None
+
+    def __getattribute__(self, name: str) -> Any:
+        fails = object.__getattribute__(self, "fails")
+        if name == "log_start_offset" and fails is not None:
+            fails()
+            raise KafkaStorageError("loading a log failed: Input/output error; the log directory is offline")
+        return object.__getattribute__(self, name)
+
+
+def test_what_is_taken_away_while_a_fetch_is_planned_is_not_fetched() -> None:
+    """It was from then on, in each fetch, and thrown away."""
+    follower = Follower()
+    log, failing = MemoryLog(), FailingLog()
+    for name in (T0, T1):
+        follower.leader.lead(name, log_of(0, 0), 0)
+    follower.follow(T0, log, 0)
+    follower.follow(T1, failing, 0)
+    failing.fails = lambda: follower.machine.remove([T0.key, T1.key])
+    follower.steps(4)
+    assert not follower.machine.partitions
+    assert not follower.machine._session.known
+    assert log.log_end_offset == 0
