@@ -65,13 +65,13 @@ def is_full(error: OSError) -> bool:
     return error.errno in FULL
 
 
-UNREADABLE = (KafkaStorageError, ReplicaNotAvailable)
+UNREADABLE = (KafkaStorageError, ReplicaNotAvailable, MemoryError)
 """What a log raises that cannot be read now, or ever: see `passes`."""
 
 
-def passes(error: KafkaError) -> bool:
+def passes(error: KafkaError | MemoryError) -> bool:
     """Whether a log has met such a shortage, or is being recovered, and no disk has failed."""
-    if isinstance(error, ReplicaNotAvailable):
+    if isinstance(error, ReplicaNotAvailable | MemoryError):
         return True
     return isinstance(error.__cause__, OSError) and is_shortage(error.__cause__)
 

@@ -217,7 +217,7 @@ class ReplicaFetcher:
         except UNREADABLE as error:
             self._unread(state, error, leader_epoch, now)
 
-    def _unread(self, state: Followed, error: KafkaError, leader_epoch: int, now: float) -> None:
+    def _unread(self, state: Followed, error: KafkaError | MemoryError, leader_epoch: int, now: float) -> None:
         """The log cannot be read, or written to; where that passes it is begun with anew, as it may end elsewhere by then."""
         if not passes(error):
             self._stop(state, str(error))
@@ -225,7 +225,7 @@ class ReplicaFetcher:
             state.phase = Phase.UNREAD
             state.position = Position(-1, leader_epoch, NO_EPOCH)
             self._syncing.pop(state.partition.key, None)
-            self._pause(state, str(error), now)
+            self._pause(state, str(error) or "there is no memory for it", now)
 
     def _can_read(self, state: Followed, now: float) -> bool:
         """Whether the log is loaded, which a shortage may have left half done since."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -85,3 +86,37 @@ def test_what_is_taken_away_while_a_fetch_is_planned_is_not_fetched() -> None:
     assert not follower.machine.partitions
     assert not follower.machine._session.known
     assert log.log_end_offset == 0
+
+
+class NoMemoryLog(MemoryLog):
+    """A log for which there is no memory while it is `short` of it."""
+
+    short = ""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == object.__getattribute__(self, "short"):
+            raise MemoryError
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("short", ["append_as_follower", "log_start_offset", "advance_as_follower", "leader_epoch"])
+def test_a_shortage_of_memory_has_a_partition_followed_later(short: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It was followed no more, until it had another leader."""
+    follower, mine = Follower(), NoMemoryLog()
+    leader = log_of(0, 0)
+    leader.high_watermark = 2
+    follower.leader.lead(T0, leader, 0)
+    mine.short = short
+    follower.follow(T0, mine, 0)
+    for _ in range(3):
+        follower.now += LOG_STARTS_S
+        follower.steps(2)
+    assert follower.machine.partitions[T0.key].phase is Phase.UNREAD
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        f"{T0} is not fetched for 1 s: there is no memory for it"
+    ]
+    mine.short = ""
+    for _ in range(3):
+        follower.now += LOG_STARTS_S
+        follower.steps(2)
+    assert mine.data == leader.data and follower.machine.partitions[T0.key].phase is Phase.FETCH
