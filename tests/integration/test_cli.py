@@ -72,6 +72,22 @@ def _error(fastq: Shell, *arguments: str, code: int = 1, stdin: bytes = b"") -> 
     return fastq.err
 
 
+def test_who_reads_from_the_end_and_finds_nothing_is_told_what_reads_the_rest(
+    fastq: Shell, new_topic_name: Callable[[], str]
+) -> None:
+    name = new_topic_name()
+    fastq("topics", "create", name)
+    reads = ["consume", name, "--exit-at-end"]
+    assert fastq(*reads) == "" and "no record came" not in fastq.err, "there is none"
+    fastq("produce", name, stdin=b"one\n")
+    for more in ([], ["--partition", "0"]):
+        assert fastq(*reads, *more) == "" and "--from-beginning reads that too" in fastq.err
+    assert fastq("consume", "--include", name, "--timeout", "1") == "" and "--from-beginning reads" in fastq.err
+    assert fastq(*reads, "--group", name) == "" and f"fastq groups reset-offsets {name}" in fastq.err
+    for more in (["--group", name], ["--from", "2100-01-01"], ["--from-beginning", "--filter", "value=two"]):
+        assert fastq(*reads, *more) == "" and "no record came" not in fastq.err
+
+
 def test_lines_in_and_records_out(fastq: Shell, new_topic_name: Callable[[], str], tmp_path: Path) -> None:
     name = new_topic_name()
     fastq("topics", "create", name, "--partitions", "1")

@@ -12,6 +12,7 @@ import argparse
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +32,13 @@ from fastq.cli.output import (
     Subparsers,
     UsageError,
     add_encoding_option,
+    complain,
     count,
     nonempty,
     seconds,
     whole,
 )
+from fastq.errors import FastqError
 
 if TYPE_CHECKING:
     from fastq import Consumer, Record
@@ -157,10 +160,12 @@ def run(options: argparse.Namespace) -> int:
             records = _last_of_each_key(records)
         sink = opened_sink(options, show)
         try:
-            shown = ((found for found in map(decode, some) if fits(found.record)) for some in records)
+            shown = ((found for found in map(decode, left.seen(some)) if fits(found.record)) for some in records)
             _write(shown, sink, left)
         finally:
             sink.close()
+        if not left.anything and options.start is options.stop is options.tail is options.offset is None:
+            _tell_where_it_began(consumer)
         if consumer.config.group_id is not None:
             consumer.commit()
     return 0
@@ -168,10 +173,31 @@ def run(options: argparse.Namespace) -> int:
 
 class _Left:
     """How many records are still to be shown; None: without end. No more than these are asked for, so that a group is not committed past
-    what was shown."""
+    what was shown. `anything`: whether any was read, shown or not."""
 
     def __init__(self, records: int | None) -> None:
         self.records = records
+        self.anything = False
+
+    def seen(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The same records, noted."""
+        for record in records:
+            self.anything = True
+            yield record
+
+
+def _tell_where_it_began(consumer: Consumer) -> None:
+    """Nothing has come: say so where there are records, and reading began behind them as nobody said where else."""
+    if consumer.config.auto_offset_reset != "latest":
+        return
+    with suppress(FastqError):  # no more than a word of advice
+        places, group, more = consumer.assignment(), consumer.config.group_id, "--from-beginning reads that too"
+        if group is not None:
+            places = [place for place, found in consumer.committed(places).items() if found is None]
+            more = f"the group goes on there; fastq groups reset-offsets {group} --to-earliest --execute has it go back"
+        begins = consumer.beginning_offsets(places)
+        if any(consumer.position(place) > begin for place, begin in begins.items()):
+            complain(f"no record came: reading began at the end of what is there; {more}")
 
 
 def _check(options: argparse.Namespace) -> None:
