@@ -24,6 +24,7 @@ from fastq.metadata import Node
 from fastq.net.aio import AsyncDriver
 from fastq.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from fastq.protocol.messages import ApiVersionsRequest
+from fastq_broker.log import failures
 from fastq_broker.replication.fetcher import (
     AwaitDurable,
     Effect,
@@ -31,6 +32,7 @@ from fastq_broker.replication.fetcher import (
     ReplicaFetcher,
     ReplicaPartition,
     SendFetch,
+    SendListOffsets,
 )
 from fastq_broker.replication.fetcher_session import Key
 from fastq_broker.replication.fetcher_wire import fetch_request, list_offsets_request
@@ -99,9 +101,18 @@ class _Runner:
             self._do(effect)
 
     def _do(self, effect: Effect) -> None:
-        if isinstance(effect, AwaitDurable):
-            effect.log.wait_durable(effect.offset, lambda error: self.turns.turn())
-            return
+        """Do it, or, for want of memory as a rule, not: nobody answers what was not asked. What is not waited for is looked at later."""
+        try:
+            if isinstance(effect, AwaitDurable):
+                effect.log.wait_durable(effect.offset, lambda error: self.turns.turn())
+            else:
+                self._ask(effect)
+        except Exception as error:
+            failures.report(f"what it takes to follow {self.leader}", error)
+            if not isinstance(effect, AwaitDurable):
+                self.machine.failed(effect.number, self.now())
+
+    def _ask(self, effect: SendFetch | SendListOffsets) -> None:
         machine, node = self.machine, self._fetchers.node
         level = node.metadata_version()
         take: Callable[[int, Any, float], None]

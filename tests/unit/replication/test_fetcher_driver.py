@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+from fastq_broker.replication import fetcher_driver
 from fastq_broker.replication.fetcher import FetcherConfig, ReplicaPartition
 from fastq_broker.replication.fetcher_driver import Assignment, NodeState, ReplicaFetchers
+from fastq_broker.replication.fetcher_session import FollowerSession
 from fastq_broker.replication.follower_log import FollowerLog
 from fetcher_world import BROKER_EPOCH, LATEST_LEVEL, Leader, MemoryLog
 
@@ -153,6 +156,44 @@ def test_partitions_follow_their_leaders_over_two_fetchers_each() -> None:
         follower.fetchers.close()
         follower.fetchers.close()
         await brokers[1].stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("short", ["question", "answer"])
+def test_a_shortage_of_memory_amid_a_question_or_its_answer_does_not_end_the_questions(
+    short: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No partition of that leader was followed any more."""
+    left = 1
+
+    def once(call: Callable[..., Any], *given: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise MemoryError
+        return call(*given)
+
+    async def scenario() -> None:
+        broker = Broker(1)
+        node = await broker.start()
+        follower = Node2()
+        name, leads = partition(0), log_of(0, 0, 0)
+        broker.leader.lead(name, leads, 0)
+        follower.follow(node, 0, name)
+        fetchers, log = follower.fetchers, follower.logs[name]
+        await until(lambda: log.data == leads.data)
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        if short == "question":
+            monkeypatch.setattr(fetcher_driver, "fetch_request", partial(once, fetcher_driver.fetch_request))
+        else:
+            answered = FollowerSession.answered
+            monkeypatch.setattr(FollowerSession, "answered", lambda *given: once(answered, *given))
+        await until(lambda: left < 1)
+        leads.append(0, b"later")
+        await until(lambda: log.data == leads.data)
+        fetchers.close()
+        await broker.stop()
 
     asyncio.run(scenario())
 
