@@ -187,6 +187,8 @@ class SharedPartition:
         machine = self.machine
         if machine.leads and (machine.ends.log_end, machine.ends.kept) != (log.log_end_offset, log.durable_end):
             self._do(machine.appended(log.log_end_offset, log.durable_end, self._replication.monotonic_ms()))
+        if machine.leads and log.high_watermark < machine.high_watermark:  # it was not loaded when that moved
+            log.advance_high_watermark(machine.high_watermark)
 
     def _ends(self) -> Ends:
         log = self._log
@@ -199,7 +201,7 @@ class SharedPartition:
         replica.under_min_isr = self.machine.is_under_min_isr
         for effect in effects:
             if isinstance(effect, Advanced):
-                self._log.advance_high_watermark(effect.high_watermark)
+                self._advance(effect.high_watermark)
             elif isinstance(effect, AskController):
                 replication.alter.submit(self._key, effect.change)
                 replication.ask()
@@ -214,6 +216,14 @@ class SharedPartition:
                 self._tell_deletions()
         if self._acks:
             self._acknowledge()
+
+    def _advance(self, high_watermark: int) -> None:
+        """Have the log show what is committed: one that a shortage has left half done does once it is loaded (see `_log_moved`)."""
+        try:
+            self._log.advance_high_watermark(high_watermark)
+        except KafkaError:
+            if self._log.failure is not None or self._log.dir.offline is not None:
+                raise
 
     # -- who waits
 

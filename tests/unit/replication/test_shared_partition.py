@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fastq_broker.handlers import delete_records as delete_records_handler
 from fastq_broker.log import LogConfig
+from fastq_broker.log.half_done import HalfDone
 from fastq_broker.replication.partition import Ends, IsrAnswer
 from fastq_broker.replication.shared import SharedPartition
 from shared_bench import LAG_MS, Bench
@@ -375,3 +376,29 @@ def test_who_cannot_lead_yet_for_want_of_its_log_says_so(
     assert second.produce(b"y", acks=1).code == 0
     bench.settle()
     assert [node.values() for node in bench.nodes.values()] == [[b"y"], [b"y"]]
+
+
+def test_what_is_committed_while_a_shortage_has_left_the_log_half_done_is_seen_once_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was acknowledged when more happened, and seen when more was written."""
+    bench = Bench(tmp_path)
+    leader = bench.nodes[1]
+    shared = leader.replica.shared
+    assert shared is not None
+    answer = leader.produce(b"a", timeout_ms=10 * LAG_MS)
+    bench.loop.now += 2 * LAG_MS / 1000
+
+    def refuse(_: object) -> None:
+        raise KafkaStorageError("loading a log failed: Too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr(HalfDone, "load", refuse)
+        leader.log.unload(0)
+        shared.check()
+        change = shared.machine.isr.pending
+        assert change is not None
+        shared.answered(change, IsrAnswer(0, change.leader_epoch, change.partition_epoch + 1, (1,)))
+        bench.loop.pass_time()
+        assert (answer.done, answer.code) == (True, 0)
+    assert leader.values() == [b"a"]
