@@ -195,21 +195,23 @@ class LogSegments(Visibility):
         Raises OSError. Slices that are still being sent keep the data.
         """
         segment.release()
-        renamed = []
+        renamed: list[str] = []
         suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-        for suffix in suffixes[:-1] if keep_snapshot else suffixes:
-            path = segment.path_of(suffix)
-            try:
-                self.files.rename(path, path + DELETED_SUFFIX)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                if not is_full(error):
-                    raise
-                self.files.remove_if_exists(path)  # a longer name may take room, and this makes some
-                continue
-            renamed.append(path + DELETED_SUFFIX)
-        self.dir.delete_later(renamed, self.config.file_delete_delay_ms)
+        try:
+            for suffix in suffixes[:-1] if keep_snapshot else suffixes:
+                path = segment.path_of(suffix)
+                try:
+                    self.files.rename(path, path + DELETED_SUFFIX)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    if not is_full(error):
+                        raise
+                    self.files.remove_if_exists(path)  # a longer name may take room, and this makes some
+                    continue
+                renamed.append(path + DELETED_SUFFIX)
+        finally:  # who tries it again does not find these any more
+            self.dir.delete_later(renamed, self.config.file_delete_delay_ms)
 
     # -- size
 

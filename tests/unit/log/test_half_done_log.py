@@ -281,6 +281,18 @@ def test_a_segment_that_a_shortage_has_kept_is_dropped_once_more(tmp_path: Path)
     assert sorted(name for name in os.listdir(log.path) if name.endswith(".log"))[0].startswith(f"{first:020d}")
 
 
+def test_of_a_segment_that_a_shortage_has_left_half_removed_nothing_stays(tmp_path: Path) -> None:
+    """The file that had its other name by then stayed until the next start."""
+    world = World(tmp_path, LogConfig(segment_bytes=600, file_delete_delay_ms=0))
+    log = world.log
+    log.delete_records_before(log.segments[1].base_offset)
+    world.files.plan(Fault("rename", errno.ENOMEM, f"{0:020d}.index"))
+    apply_retention(log, world.clock())
+    world.files.heal()
+    world.tick(3)
+    assert not [name for name in os.listdir(log.path) if name.startswith(f"{0:020d}.")]
+
+
 def test_what_must_not_stay_goes_before_anybody_reads(world: World) -> None:
     log = world.log
     world.files.plan(Fault("list", errno.EMFILE))
