@@ -431,18 +431,27 @@ class LogMoves:
         if self._pool is None:
             self._pool = self._begin_threads(self.threads or len(self._manager.dirs), "fastq-move-logs")
 
-        def in_thread() -> None:
-            work()
+        left = [work]
+
+        def take() -> bool:
+            """Do the work, once: whether it was left."""
             try:
-                loop.call_soon_threadsafe(done)
-            except RuntimeError:
-                pass  # the loop is closed
+                mine = left.pop()
+            except IndexError:
+                return False
+            mine()
+            return True
+
+        def in_thread() -> None:
+            if take():
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(done)
 
         try:
             self._pool.submit(in_thread)
-        except RuntimeError:  # no thread can be started
-            work()
-            loop.call_soon(done)
+        except (RuntimeError, MemoryError):  # no thread can be started; one that was there before may do it yet
+            if take():
+                loop.call_soon(done)
 
     def _came(self, move: LogMove, truncations: int, came: list[bytes | Exception]) -> None:
         """Append what a thread has read."""
