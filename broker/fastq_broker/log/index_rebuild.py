@@ -26,6 +26,7 @@ from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .failures import failures
 from .files import READ, FdBudget, FileHandle
+from .half_done import no_memory
 from .producer_state import CompletedTransaction, ProducerState
 from .recovery import note_batches
 from .recovery_progress import RecoveryStopped
@@ -257,8 +258,13 @@ def rebuild_aborts_of(log: LogReads, segment: Segment, error: CorruptSegment) ->
 def _begin(work: Rebuild) -> None:
     """Do it in a thread, or where there is none at once. Raises OSError."""
     begin = work.log.dir.index_rebuild
-    if begin is not None and begin(work):
-        return
+    try:
+        if begin is not None and begin(work):
+            return
+    except MemoryError as error:
+        work.give_up()
+        work.segment.rebuilt_ms = None  # it was not begun
+        raise no_memory(error) from error
     try:
         work.make()
         work.install()

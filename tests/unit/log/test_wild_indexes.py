@@ -367,6 +367,23 @@ def test_one_of_a_segment_at_a_time_and_no_sooner_than_a_minute_later(world: Wor
     assert not world.log.read(50, 1).cold
 
 
+def test_indexes_that_there_was_no_memory_to_have_made_again_are_made_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused until the next start, as its index was said to be being made."""
+
+    def no_memory(_work: object) -> None:
+        raise MemoryError
+
+    world.damage("beyond the end", ".index", 0)
+    with monkeypatch.context() as short:
+        short.setattr(world.thread, "submit", no_memory)
+        with pytest.raises(KafkaStorageError, match="try it again"):
+            world.log.read(50, 1)
+    world.settle()
+    assert [record.offset for record in records_of(world.log.read(50, 1))] == [50]
+
+
 def test_the_end_of_the_log_is_served_all_the_while(world: World) -> None:
     world.damage("the middle of batches", ".index", 2)
     with contextlib.suppress(ReplicaNotAvailable):
