@@ -1,8 +1,9 @@
-"""A log that a shortage has left half done, amid a cut or the swap of a compacted segment: it is loaded anew, with a recovery, and the cut
-is finished then.
+"""A log that a shortage, or a mistake, has left half done, amid a cut or the swap of a compacted segment: it is loaded anew, with a
+recovery, and the cut is finished then.
 
 Rules
-- Nobody reads or appends before. Who touches the log has it loaded, or gets the error of the shortage.
+- Nobody reads, appends or hears of it before: what a load finds may be on disk, and is to go. Who touches the log has it loaded, or gets
+  the error of the shortage.
 - While that lasts it is tried at the directory's ticks, and when somebody touches the log, but at a bounded rate: each attempt reads files,
   and says what it finds.
 - Who waits for the disk waits on. He is answered when the log is loaded, or once it is known that it never is.
