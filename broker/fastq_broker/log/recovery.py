@@ -19,6 +19,7 @@ import logging
 import os
 import stat
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from fastq._native.records import (
@@ -518,10 +519,11 @@ def _name_emptied(log: PartitionLog, segments: list[Segment]) -> None:
 
 
 def _name_missing(log: PartitionLog, segments: list[Segment], names: set[str]) -> None:
-    """Say which segments are gone whose indexes are still there."""
+    """Say which segments are gone whose indexes are still there. What a cut has left half done is meant to go."""
     there = {segment.base_offset for segment in segments}
     indexes = (int(name[: -len(INDEX_SUFFIX)]) for name in names if is_offset_file(name, INDEX_SUFFIX))
-    for base in sorted(base for base in indexes if base not in there):
+    cut_from = inf if log.half_done is None else log.half_done.base
+    for base in sorted(base for base in indexes if base not in there and base < cut_from):
         logger.error(
             "%s is not there, but its index is: the records from offset %d on are gone, unless a deletion was cut short; restore the file "
             "from a copy to have them back",

@@ -93,6 +93,7 @@ def test_a_shortage_that_lasts_is_tried_and_told_at_a_bounded_rate(
         assert len(world.log.dir._soon) < 4
     assert world.files.calls["list"] - before < 40, "in 30 s"
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) < 60
+    assert "are gone" not in caplog.text, "what is cut on purpose is no loss"
     assert not world.manager.offline_dirs
     world.heal()
     assert world.log.log_end_offset == CUT
