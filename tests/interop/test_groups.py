@@ -18,7 +18,15 @@ from waiting import until
 
 from fastq import Admin, AsyncConsumer, Consumer, Producer, Record, TopicPartition
 from fastq.consumer import OffsetAndMetadata, RebalanceListener
-from fastq.errors import ConfigError, FastqError, FencedInstanceId, IllegalGeneration, NotAssigned, UnknownMemberId
+from fastq.errors import (
+    ConfigError,
+    FastqError,
+    FencedInstanceId,
+    IllegalGeneration,
+    NotAssigned,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 from fastq.testing import Broker
 
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
@@ -193,11 +201,18 @@ class Member(threading.Thread):
     def run(self) -> None:
         try:
             with self.consumer:
-                while not self.stopping.is_set():
+                while not self.stopping.is_set() or not self._committed():
                     self.seen += [(r.partition, r.offset) for r in self.consumer.poll(timeout=0.1)]
-                self.consumer.commit()
         except BaseException as error:
             self.failed = error
+
+    def _committed(self) -> bool:
+        """While another member leaves, the broker takes no commit before the rebalance is done, which goes on with the next poll."""
+        try:
+            self.consumer.commit()
+        except RebalanceInProgress:
+            return False
+        return True
 
     def stop(self) -> None:
         self.stopping.set()
