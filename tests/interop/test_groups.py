@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from group_members import commits
 from under_test import broker_under_test
 from waiting import until
 
@@ -24,7 +25,6 @@ from fastq.errors import (
     FencedInstanceId,
     IllegalGeneration,
     NotAssigned,
-    RebalanceInProgress,
     UnknownMemberId,
 )
 from fastq.testing import Broker
@@ -201,18 +201,10 @@ class Member(threading.Thread):
     def run(self) -> None:
         try:
             with self.consumer:
-                while not self.stopping.is_set() or not self._committed():
+                while not self.stopping.is_set() or not commits(self.consumer):
                     self.seen += [(r.partition, r.offset) for r in self.consumer.poll(timeout=0.1)]
         except BaseException as error:
             self.failed = error
-
-    def _committed(self) -> bool:
-        """While another member leaves, the broker takes no commit before the rebalance is done, which goes on with the next poll."""
-        try:
-            self.consumer.commit()
-        except RebalanceInProgress:
-            return False
-        return True
 
     def stop(self) -> None:
         self.stopping.set()

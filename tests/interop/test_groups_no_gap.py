@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from group_members import commits
 
 from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq.consumer import RebalanceListener
-from fastq.errors import RebalanceInProgress
 from fastq.testing import Broker
 
 PARTITIONS, ROUND, WAIT_S = 20, 10, 60.0
@@ -50,7 +50,7 @@ class Member(RebalanceListener, threading.Thread):
     def run(self) -> None:
         try:
             with self.consumer:
-                while not self.stopping.is_set() or not self._committed():
+                while not self.stopping.is_set() or not commits(self.consumer):
                     for record in self.consumer.poll(timeout=0.1):
                         place = record.partition, record.offset
                         (self.doubled.append if place in self.seen else self.seen.add)(place)
@@ -59,14 +59,6 @@ class Member(RebalanceListener, threading.Thread):
                     self.busy = False
         except BaseException as error:
             self.failed = error
-
-    def _committed(self) -> bool:
-        """While another member leaves, the broker takes no commit before the rebalance is done, which goes on with the next poll."""
-        try:
-            self.consumer.commit()
-        except RebalanceInProgress:
-            return False
-        return True
 
     @property
     def partitions(self) -> set[int]:
