@@ -97,7 +97,7 @@ class ReadAhead:
 
         try:
             self._pool.submit(once)
-        except RuntimeError:  # no thread can be started: then the loop waits for the disk
+        except (RuntimeError, MemoryError):  # no thread can be started: then the loop waits for the disk
             once()
 
     async def call(self, work: Callable[[], T]) -> T:

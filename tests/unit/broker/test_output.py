@@ -7,8 +7,10 @@ import asyncio
 import errno
 import os
 import socket
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastq_broker import output
@@ -246,3 +248,21 @@ def test_without_a_descriptor_to_spare_files_are_sent_all_the_same(tmp_path: Pat
         os.close(descriptor)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_what_no_thread_can_be_had_for_is_read_by_the_loop(error: Exception) -> None:
+    """Without memory its caller failed."""
+
+    class Threads(Executor):
+        def submit(self, *_: Any, **__: Any) -> Any:
+            raise error
+
+    async def main() -> int:
+        read_ahead = ReadAhead(asyncio.get_running_loop(), lambda count, name: Threads())
+        try:
+            return await asyncio.wait_for(read_ahead.call(lambda: 7), 10)
+        finally:
+            read_ahead.close()
+
+    assert asyncio.run(main()) == 7
