@@ -239,7 +239,8 @@ class WrongEventLoop(FastqError, RuntimeError):
 
 
 class ConcurrentModification(FastqError, RuntimeError):
-    """A consumer was called while another thread is in one of its calls; that call goes on, and nothing of this one was done."""
+    """A consumer was called while another thread is in one of its calls, or another task waits for its next record; that call goes on,
+    and nothing of this one was done."""
 
     cure = "Give each thread a consumer of its own, or use ConsumerPool; only wakeup() may be called by another thread."
     default_message = "the consumer is used by another thread: give each thread a consumer of its own"

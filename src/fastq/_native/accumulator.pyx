@@ -32,7 +32,10 @@ from fastq._native.producer_batch cimport (
 )
 from fastq._native.records cimport BATCH_OVERHEAD_BYTES, record_body_size, write_record
 
+import logging
 from collections import deque
+
+logger = logging.getLogger(__name__)
 
 CLOSED = SLOW_CLOSED
 FORKED = SLOW_FORKED
@@ -276,8 +279,9 @@ cdef class Accumulator(BatchOwner):
             self.wanted_bytes = 0
             return NO_ROOM
         if timestamp < 0:
-            timestamp = fastq_now_ms(batch.count > 0 and not self.precise_clock)
-            if timestamp < batch.base_timestamp:
+            batch.clocked |= batch.count == 0
+            timestamp = fastq_now_ms(batch.count > 0 and batch.clocked and not self.precise_clock)
+            if batch.clocked and timestamp < batch.base_timestamp:
                 timestamp = batch.base_timestamp
         if batch.count == 0:
             batch.base_timestamp = timestamp
@@ -458,6 +462,8 @@ cdef class Accumulator(BatchOwner):
         cdef PartitionState partition = batch.partition
         cdef Py_ssize_t place = 0
         cdef Batch other
+        if batch.state_ != BATCH_IN_FLIGHT:     # an answer that failed halfway is told as an error too: it is there already
+            return
         self.land(batch)
         batch.state_ = BATCH_READY
         if batch.base_sequence >= 0:
@@ -479,7 +485,7 @@ cdef class Accumulator(BatchOwner):
     def split(self, Batch batch, object decompressor):
         """Replace a batch that its broker finds too large by its halves, at the same place of the queue.
 
-        Halves with a codec are CLOSING: the caller compresses them.
+        Halves with a codec are CLOSING: the caller compresses them. MemoryError: the batch is in the queue as it was.
         """
         cdef PartitionState partition = batch.partition
         self.requeue(batch)
@@ -532,7 +538,11 @@ cdef class Accumulator(BatchOwner):
         batch.waiters = None
         if waiters is not None:
             for wake in waiters:
-                wake()
+                try:
+                    wake()
+                except Exception as error:  # one who cannot be told, as his event loop is closed, keeps no other waiting
+                    logger.error("who waits for records of %s-%d cannot be told", batch.partition.topic.name,
+                                 batch.partition.index, exc_info=error)
         if batch.parent is not None:
             batch.parent.children_pending -= 1
             if batch.parent.children_pending == 0:

@@ -438,10 +438,10 @@ cdef class ArrowExport:
             start_array(array, totals.rows, 0, 1, len(self.chosen))
             for i in range(len(self.chosen)):
                 column_array(array.children[i], self.chosen[i], &totals, &sink)
+            self.fill_spans(&sink, start, end)
         except MemoryError:
             release_array(array)
             raise
-        self.fill_spans(&sink, start, end)
         return end
 
     def __arrow_c_schema__(self):
@@ -497,6 +497,14 @@ cdef class _StreamState:
     def __init__(self, export):
         self.export = export
 
+    cdef int failed(self, object error) noexcept:
+        """The errno for the taker; it is never the 0 of an end, whatever becomes of the words."""
+        try:
+            self.error = repr(error).encode("utf-8", "backslashreplace")
+        except BaseException:
+            self.error = b"there is no memory, or the error cannot be told"
+        return ENOMEM if isinstance(error, MemoryError) else EIO
+
 
 cdef void drop_schema_capsule(object capsule) noexcept:
     cdef ArrowSchema* schema = <ArrowSchema*>PyCapsule_GetPointer(capsule, "arrow_schema")
@@ -524,8 +532,7 @@ cdef int stream_schema(ArrowArrayStream* stream, ArrowSchema* schema) noexcept w
     try:
         state.export.export_schema(schema)
     except BaseException as error:
-        state.error = repr(error).encode()
-        return ENOMEM if isinstance(error, MemoryError) else EIO
+        return state.failed(error)
     return 0
 
 
@@ -537,8 +544,7 @@ cdef int stream_next(ArrowArrayStream* stream, ArrowArray* array) noexcept with 
     try:
         state.span = state.export.export_segment(state.span, array)
     except BaseException as error:
-        state.error = repr(error).encode()
-        return ENOMEM if isinstance(error, MemoryError) else EIO
+        return state.failed(error)
     return 0
 
 

@@ -82,7 +82,10 @@ cdef class _State:
     cdef int failed(self, object error) noexcept:
         if isinstance(error, KeyboardInterrupt):
             PyErr_SetInterrupt()
-        self.error = (str(error) or repr(error)).encode("utf-8", "replace")
+        try:
+            self.error = (str(error) or repr(error)).encode("utf-8", "replace")
+        except BaseException:   # never the 0 of an end, whatever becomes of the words
+            self.error = b"there is no memory, or the error cannot be told"
         return EIO
 
 

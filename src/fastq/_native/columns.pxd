@@ -38,6 +38,7 @@ cdef class ConsumerBatch:
     cdef Py_ssize_t span_count
     cdef Py_ssize_t span_capacity
     cdef int64_t rows
+    cdef int64_t topic_bytes_max     # of one span, as the topic's column has its name in each row
     cdef readonly int64_t size_bytes  # of keys, values and headers
     cdef const uint8_t** places      # of every row, made for the first index
     cdef dict columns

@@ -34,8 +34,8 @@ cdef enum:
     WALK_MALFORMED = 2
 
 
-cdef int measure(BatchSpan* batch, int64_t limit, int64_t* position) noexcept nogil:
-    """Check and count the records of `batch` below `limit`, leaving `span.p` behind them; moves `position` along."""
+cdef int measure(BatchSpan* batch, int64_t rows_max, int64_t limit, int64_t* position) noexcept nogil:
+    """Check and count the records of `batch` below `limit`, `rows_max` at most, leaving `span.p` behind them; moves `position` along."""
     cdef Totals* totals = &batch.totals
     cdef const uint8_t* p = batch.span.p
     cdef const uint8_t* next
@@ -45,8 +45,9 @@ cdef int measure(BatchSpan* batch, int64_t limit, int64_t* position) noexcept no
     cdef int64_t offset
     cdef int32_t i
     cdef int32_t left = batch.span.count
+    cdef int32_t stop = <int32_t>max(left - rows_max, 0)
     cdef int status = WALK_DONE
-    while left > 0:
+    while left > stop:
         next = parse_record(p, batch.span.end, &r)
         if next == NULL:
             return WALK_MALFORMED
@@ -129,20 +130,22 @@ cdef class ConsumerBatch:
         cdef BatchSpan* batch = self.reserve()
         cdef const uint8_t* start = chunk.span.p
         cdef int64_t position = chunk.position
+        cdef int64_t rows_max = max(self.topic_bytes_max // max(len(<bytes>self.encoded_topics[part]), 1), 1)
         cdef int status
         memset(&batch.totals, 0, sizeof(Totals))
         batch.span = chunk.span
         batch.part = part
         if chunk.span.end - start < GIL_RELEASE_BYTES:
-            status = measure(batch, chunk.limit, &position)
+            status = measure(batch, rows_max, chunk.limit, &position)
         else:
             with nogil:
-                status = measure(batch, chunk.limit, &position)
+                status = measure(batch, rows_max, chunk.limit, &position)
         if status == WALK_MALFORMED:
             chunk.corrupt(f"a record of the batch at offset {chunk.span.base_offset} is malformed or out of order")
-        if status == WALK_DONE and batch.span.p != batch.span.end:
+        if status == WALK_DONE and batch.totals.rows == batch.span.count and batch.span.p != batch.span.end:
             chunk.corrupt(f"bytes follow the last record of the batch at offset {chunk.span.base_offset}")
         if batch.totals.rows > 0:
+            self.owners.append(chunk.owner)     # before anything that would count rows whose bytes nobody keeps
             batch.totals.topic_bytes = batch.totals.rows * len(self.encoded_topics[part])
             chunk.position = position
             chunk.span.p = batch.span.p
@@ -155,14 +158,15 @@ cdef class ConsumerBatch:
                 + batch.totals.header_key_bytes + batch.totals.header_value_bytes
             )
             batch.next_row = self.rows
-            self.owners.append(chunk.owner)
             self.span_count += 1
         if status == WALK_LIMIT:
             chunk.position = max(chunk.position, chunk.limit)
             return 0
         return 1
 
-    def add(self, FetchedRecords chunk not None, *, int64_t bytes_max=9223372036854775807):
+    def add(
+        self, FetchedRecords chunk not None, *, int64_t bytes_max=9223372036854775807, int64_t topic_bytes_max=1 << 30
+    ):
         """Move what is left of `chunk` (below its limit) to the end of this batch, until `size_bytes` reaches `bytes_max`.
         Answers the count of records.
 
@@ -171,6 +175,7 @@ cdef class ConsumerBatch:
         """
         cdef int32_t part = len(self.topics_of_parts)
         cdef int64_t before = self.rows
+        self.topic_bytes_max = topic_bytes_max
         self.columns.clear()
         free(self.places)
         self.places = NULL

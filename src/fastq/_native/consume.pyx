@@ -15,7 +15,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
-from fastq._native.bits cimport load_varint32, size_varint
+from fastq._native.bits cimport load_varint32
 from fastq._native.fetched_batches cimport FetchedBatches, RecordSpan, timestamp_of
 from fastq._native.heartbeat cimport Progress, count_one
 from fastq._native.records cimport CRecord, CRecordHeader, parse_record, parse_record_header
@@ -89,8 +89,8 @@ cdef class Record:
     """One record of a topic, immutable. For type checkers it is a Record[K, V], of what the deserializers make.
 
     topic, partition, offset: where it is. timestamp_ms: milliseconds since 1970, -1 when it has none. timestamp_type: 0
-    set by the producer, 1 by the broker at append, -1 none. key, value: bytes (or what a deserializer made of them), None
-    when null. headers: a tuple of (str, bytes or None), decoded when first touched. leader_epoch: of the leader that
+    set by the producer, 1 by the broker at append, -1 none. key, value: bytes (or what a deserializer made of them, which is not
+    to hold its record: the garbage collector does not look into records), None when null. headers: a tuple of (str, bytes or None), decoded when first touched. leader_epoch: of the leader that
     appended it, -1 when unknown. Records are equal when all of it is but the leader epoch; hashed by their place.
     """
 
@@ -187,7 +187,7 @@ cdef Record new_record(object topic, int32_t partition, const RecordSpan* span, 
     if r.value_length >= 0:
         record.value = PyBytes_FromStringAndSize(<const char*>r.value, r.value_length)
     if r.header_count > 0:
-        headers = r.headers - size_varint(r.header_count)
+        headers = r.header_block
         record.header_bytes = PyBytes_FromStringAndSize(<const char*>headers, r.end - headers)
     return record
 
@@ -361,7 +361,7 @@ cdef class AsyncRecordIterator:
     advance: an async function, called with the chunk that has ended, or with the one in use after RECORDS_PER_TURN records (it
     lets the event loop run then); answers as RecordIterator's. Cancelling an `await` of it takes no record. It is called too
     when `transform` raised LoadingWouldBlock, and has to load what that names; the record comes again.
-    Invariant: `pending` is the running `advance` coroutine, or None. Thread rule: the event loop's.
+    Invariant: `pending` is the running `advance` coroutine, or None. Thread rule: the event loop's; one task awaits at a time.
     """
 
     cdef object __weakref__
@@ -386,9 +386,13 @@ cdef class AsyncRecordIterator:
         return self
 
     def __anext__(self):
+        if self.pending is not None:
+            refuse_another()
         return self
 
     def __await__(self):
+        if self.pending is not None:
+            refuse_another()
         return self
 
     def __iter__(self):
@@ -492,6 +496,15 @@ cdef class AsyncRecordIterator:
         self.chunk = None
         if pending is not None:
             pending.close()
+
+
+cdef int refuse_another() except -1:
+    """Two tasks would wait for one `advance`: whoever is cancelled takes the other along, and a record would come to either."""
+    from fastq.errors import ConcurrentModification
+    raise ConcurrentModification(
+        "another task waits for the next record of this AsyncConsumer",
+        hint="Give each task a consumer of its own, or have one task read and hand over",
+    )
 
 
 cdef object send_step(object self, object value, int* done):

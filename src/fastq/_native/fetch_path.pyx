@@ -390,7 +390,7 @@ cdef int put_result(Output* out, int version, PartitionData result, list cuts) e
     cdef bint flexible = version >= FETCH_FLEXIBLE
     cdef object records = result.records
     cdef int32_t size
-    if output_reserve(out, 64) == NULL:
+    if output_reserve(out, 72) == NULL:
         raise MemoryError
     put_i32(out, result.partition)
     put_i16(out, result.error_code)

@@ -152,7 +152,7 @@ cdef class FetchedBatches:
             if status != HEADER_OK:
                 self.corrupt(f"batch length {h.batch_length} is too small" if status == HEADER_BAD_LENGTH
                              else f"unknown magic {h.magic}")
-            if h.base_offset < 0 or h.last_offset_delta < 0 or h.base_offset + h.last_offset_delta >= INT64_MAX:
+            if h.base_offset < 0 or h.last_offset_delta < 0 or h.base_offset >= INT64_MAX - h.last_offset_delta:
                 self.corrupt(f"base offset {h.base_offset}, last offset delta {h.last_offset_delta}")
             if h.base_offset >= self.limit:
                 self.position = max(self.position, self.limit)

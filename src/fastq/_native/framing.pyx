@@ -50,6 +50,7 @@ cdef class FrameReceiver:
     """
 
     cdef public int64_t limit
+    cdef readonly bint is_broken  # what follows the frames that were answered last is none: the next call says so
     cdef object _chunk            # a memoryview of the chunk, which keeps it where it is
     cdef uint8_t* _data           # its first byte
     cdef Py_ssize_t _end
@@ -85,7 +86,7 @@ cdef class FrameReceiver:
     def buffer_updated(self, Py_ssize_t count):
         """`count` bytes were received into the last buffer; the frames that are now complete, without their size field.
 
-        Raises FrameSizeError; the stream is of no use after that.
+        Raises FrameSizeError where none follows, once the frames before it have been answered: `is_broken` then says that.
         """
         cdef object body = self._body
         if count < 0 or count > (self._body_bytes - self._filled if body is not None else CHUNK + SIZE_BYTES - self._end):
@@ -120,9 +121,13 @@ cdef class FrameReceiver:
         cdef Py_ssize_t position = 0
         cdef Py_ssize_t available
         cdef int32_t size
+        self.is_broken = False
         while end - position >= SIZE_BYTES:
             size = load_i32(self._data + position)
             if size < SIZE_BYTES or size > self.limit:
+                if frames:
+                    self.is_broken = True
+                    break
                 raise FrameSizeError(size, self.limit, self._data[position:min(end, position + HEAD_BYTES_MAX)])
             available = end - position - SIZE_BYTES
             if size <= available:

@@ -35,6 +35,7 @@ cdef class Batch:
     cdef uint8_t header[61]         # the batch header once `payload` holds the records
     cdef int64_t base_timestamp
     cdef int64_t max_timestamp_
+    cdef bint clocked               # the base timestamp is when its record was sent, and was not asked for
     cdef int32_t count
     cdef int state_
     cdef int exports
@@ -66,7 +67,7 @@ cdef class Batch:
     cdef void seal(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint transactional) noexcept
     cdef int take_payload(self, bytes payload, Py_ssize_t size) except -1
     cdef Batch leaf(self, int32_t* index)
-    cdef Batch new_child(self, Py_ssize_t size)
+    cdef Batch new_child(self, Py_ssize_t size, list halves)
     cdef int copy_record(self, const CRecord* record) except -1
 
 

@@ -13,7 +13,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 
-from fastq._native.bits cimport size_varint, store_u32
+from fastq._native.bits cimport store_u32
 from fastq._native.buffer_pool cimport rounded_capacity
 from fastq._native.crc32c cimport crc32c_update
 from fastq._native.records cimport (
@@ -190,8 +190,10 @@ cdef class Batch:
         self.exports += 1   # the memory stays while the compressor runs without the GIL, even if the batch expires
         try:
             view = PyMemoryView_FromMemory(<char*>self.data + BATCH_OVERHEAD_BYTES, size, PyBUF_READ)
-            payload = compressor(self.codec, view)
-            view.release()
+            try:
+                payload = compressor(self.codec, view)
+            finally:
+                view.release()      # who keeps the error has it too, longer than the memory is this batch's
         finally:
             self.exports -= 1
             if self.state_ == BATCH_DONE:
@@ -285,7 +287,7 @@ cdef class Batch:
         """Two batches with half of the bytes each, in order, that carry this one's sequence on; for MESSAGE_TOO_LARGE.
 
         `decompressor(codec, data) -> bytes`. The batch must hold two records or more. Its callbacks and waiters stay
-        with it: it is DONE when both halves are.
+        with it: it is DONE when both halves are. MemoryError: nothing was changed.
         """
         cdef bytes raw = None
         cdef const uint8_t* p = self.data + BATCH_OVERHEAD_BYTES
@@ -294,24 +296,30 @@ cdef class Batch:
         cdef Py_ssize_t half
         cdef CRecord record
         cdef Batch child = None
+        cdef list halves = []
         cdef int32_t sequence = self.base_sequence
         if self.payload is not None:
             raw = decompressor(self.codec, self.payload)
             p = raw
             end = p + len(raw)
         half = (end - p) // 2
-        self.children = []
-        while p < end:
-            following = parse_record(p, end, &record)
-            if following == NULL:
-                raise ValueError("a batch of ours does not decode: memory was overwritten")
-            if child is None:
-                child = self.new_child(max(following - p, half))
-            elif len(self.children) == 1 and child.used - BATCH_OVERHEAD_BYTES + (following - p) > half:
-                child = self.new_child(end - p)
-            child.copy_record(&record)
-            p = following
-        for child in self.children:
+        try:
+            while p < end:
+                following = parse_record(p, end, &record)
+                if following == NULL:
+                    raise ValueError("a batch of ours does not decode: memory was overwritten")
+                if child is None:
+                    child = self.new_child(max(following - p, half), halves)
+                elif len(halves) == 1 and child.used - BATCH_OVERHEAD_BYTES + (following - p) > half:
+                    child = self.new_child(end - p, halves)
+                child.copy_record(&record)
+                p = following
+        except BaseException:
+            for child in halves:
+                child.release()
+            raise
+        self.children = halves      # from here on a record's fate is that of its half
+        for child in halves:
             if sequence >= 0:
                 child.producer_id = self.producer_id
                 child.producer_epoch = self.producer_epoch
@@ -323,7 +331,7 @@ cdef class Batch:
         self.release()
         return list(self.children)
 
-    cdef Batch new_child(self, Py_ssize_t size):
+    cdef Batch new_child(self, Py_ssize_t size, list halves):
         cdef Batch child = Batch.__new__(Batch)
         child.accumulator = self.accumulator
         child.partition = self.partition
@@ -337,14 +345,14 @@ cdef class Batch:
         child.data = self.accumulator.pool.take(child.capacity, True)
         if child.data == NULL:
             raise MemoryError(f"{child.capacity} bytes to split a batch")
-        if self.children:
-            child.first_in_parent = (<Batch>self.children[0]).count
-        self.children.append(child)
+        if halves:
+            child.first_in_parent = (<Batch>halves[0]).count
+        halves.append(child)
         return child
 
     cdef int copy_record(self, const CRecord* record) except -1:
         cdef int64_t body
-        cdef const uint8_t* headers = record.headers - size_varint(record.header_count)
+        cdef const uint8_t* headers = record.header_block
         cdef int64_t headers_size = record.end - headers
         body = record_body_size(
             record.timestamp_delta, self.count, record.key_length, record.value_length, headers_size

@@ -6,7 +6,7 @@ Rules
 - A hook is a Python method of the subclass, and is called only per batch or when there is no room:
   `_attend()` after a batch was begun or closed; where a call may block `_wait_for_topic(name)`, `_wait_for_partition(topic, index)`,
   `_wait_for_room(topic, bytes, deadline)`, which answers the deadline: one for all the waiting of a send.
-- A record is appended before its handle exists, and nothing after the append may fail.
+- A handle is made before its record is appended: nothing after the append may fail.
 """
 
 cimport cython
@@ -20,21 +20,10 @@ from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_CheckExact
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 
-from fastq._native.accumulator cimport (
-    APPENDED,
-    NO_PARTITION,
-    NO_ROOM,
-    SLOW_CLOSED,
-    SLOW_FORKED,
-    Accumulator,
-    Appended,
-)
+from fastq._native.accumulator cimport APPENDED, NO_PARTITION, Accumulator, Appended
 from fastq._native.bits cimport MAX_VARINT32, store_varint
 from fastq._native.producer_batch cimport BATCH_DONE, RECORD_OVERHEAD_MAX, Batch, PartitionState, TopicState, check_callback
 from fastq._native.records cimport record_header_size, write_record_header
-
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.string cimport memcpy
 
 from sys import get_asyncgen_hooks
 
@@ -146,11 +135,15 @@ cdef extern from "look_ahead.h":
 
 @cython.freelist(1024)
 @cython.no_gc
+@cython.nonecheck(True)
 cdef class DeliveryBase:
     """Where a record went: its batch and its index there. Nothing is done for it until somebody asks.
 
     Thread rule: any thread.
     """
+
+    def __init__(self):
+        raise TypeError(f"a {type(self).__name__} is what a producer answers: nobody else makes one")
 
     @property
     def topic(self):
@@ -205,6 +198,7 @@ cdef class DeliveryBase:
 
 @cython.final
 @cython.no_gc
+@cython.nonecheck(True)
 cdef class Delivery(DeliveryBase):
     """The handle of one sent record, as the blocking Producer answers it."""
 
@@ -227,6 +221,7 @@ cdef class Delivery(DeliveryBase):
 
 @cython.final
 @cython.no_gc
+@cython.nonecheck(True)
 cdef class AsyncDelivery(DeliveryBase):
     """The handle of one sent record, as AsyncProducer answers it: `await` it for the RecordMetadata."""
 
@@ -396,6 +391,7 @@ cdef class SyncProducerCore(ProducerCore):
         take_field(value, &value_field, "value")
         try:
             take_field(key, &key_field, "key")
+            delivery = Delivery.__new__(Delivery)   # before the append, after which nothing may fail
             code = self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out)
             while code != APPENDED:
                 if code == NO_PARTITION:
@@ -403,7 +399,6 @@ cdef class SyncProducerCore(ProducerCore):
                 else:
                     deadline = self._wait_for_room(state, accumulator.wanted_bytes, deadline)
                 code = self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out)
-            delivery = Delivery.__new__(Delivery)
             point_at(delivery, &out, &key_field, &value_field)
         finally:
             drop_field(&value_field)
@@ -586,9 +581,9 @@ cdef class AsyncProducerCore(ProducerCore):
                     chosen, self.bytes_needed(&key_field, &value_field, 1 if encoded is None else PyBytes_GET_SIZE(encoded))
                 ):
                     return None
+            delivery = AsyncDelivery.__new__(AsyncDelivery)
             if self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out) != APPENDED:
                 return None
-            delivery = AsyncDelivery.__new__(AsyncDelivery)
             point_at(delivery, &out, &key_field, &value_field)
         finally:
             drop_field(&value_field)

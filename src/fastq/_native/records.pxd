@@ -81,6 +81,7 @@ cdef struct CRecord:
     int32_t value_length             # -1: null
     const uint8_t* value
     int32_t header_count
+    const uint8_t* header_block      # the count and the headers, as they are stored
     const uint8_t* headers           # first header: walk with parse_record_header up to `end`
     const uint8_t* end               # first byte after the record
 
@@ -190,6 +191,7 @@ cdef inline const uint8_t* parse_record(const uint8_t* p, const uint8_t* end, CR
     p = parse_bytes(p, stop, &record.value, &record.value_length)
     if p == NULL:
         return NULL
+    record.header_block = p
     p = load_varint32(p, stop, &record.header_count)
     if p == NULL or record.header_count < 0:
         return NULL

@@ -68,8 +68,8 @@ cdef class ManyDelivery:
         if segment == NULL:
             place = <int32_t>len(self.batches)
             if place >= self.segments_max:
+                self.segments = <Segment*>grown(self.segments, max(16, self.segments_max * 2) * sizeof(Segment))
                 self.segments_max = max(16, self.segments_max * 2)
-                self.segments = <Segment*>grown(self.segments, self.segments_max * sizeof(Segment))
             segment = &self.segments[place]
             segment.first = index
             segment.count = 0
@@ -80,8 +80,8 @@ cdef class ManyDelivery:
         segment.count += 1
         if scattered:
             if self.count >= self.records_max:
+                self.segment_of = <uint32_t*>grown(self.segment_of, max(1024, self.records_max * 2) * sizeof(uint32_t))
                 self.records_max = max(1024, self.records_max * 2)
-                self.segment_of = <uint32_t*>grown(self.segment_of, self.records_max * sizeof(uint32_t))
             self.segment_of[self.count] = place
         self.count += 1
         return 0

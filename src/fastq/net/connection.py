@@ -481,6 +481,8 @@ class Connection:
             self._frame(frame, now)
             if self.state is State.CLOSED:
                 return
+        if self._frames.is_broken:  # what came before that counts
+            self._received(0, now)
 
     def _frame(self, frame: memoryview, now: float) -> None:
         if not self.in_flight:

@@ -297,10 +297,11 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         assert self._loop is not None
         if asyncio._get_running_loop() is not self._loop:
             self._refuse_other_loop()
-        waiter: asyncio.Future[None] = self._loop.create_future()
+        loop = self._loop
+        waiter: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            if not waiter.done():
+            if not waiter.done() and not loop.is_closed():  # there nobody waits any more
                 waiter.set_result(None)
 
         if batch.done:

@@ -524,16 +524,24 @@ class Sender:
 
     def _split(self, batch: Batch) -> None:
         """Halve a batch that is above the topic's max.message.bytes, and the size of those that follow."""
-        topic = batch.partition.topic
-        logger.info("%r is too large for its topic: sent again in halves", batch)
-        topic.batch_bytes_max = max(min(topic.batch_bytes_max, batch.size_bytes) // 2, 1024)
-        topic.compression_ratio = 1.0
+        topic, size_bytes = batch.partition.topic, batch.size_bytes
         batch.attempts -= 1
-        halves = self.accumulator.split(batch, _decompress)
+        try:
+            halves = self.accumulator.split(batch, _decompress)
+        except MemoryError:  # it is refused once more, and split then
+            logger.warning("%r is too large for its topic, and there is no memory to halve it: tried again", batch)
+            batch.retry_at_s = self.core.clock() + self._pause_s(batch)
+            return
+        logger.info("%r is too large for its topic: sent again in halves", batch)
+        topic.batch_bytes_max = max(min(topic.batch_bytes_max, size_bytes) // 2, 1024)
+        topic.compression_ratio = 1.0
         if self.settings.idempotent:
             self.identity.was_split(batch, halves)
         for child in halves:
-            child.compress(self.settings.compressor)
+            try:
+                child.compress(self.settings.compressor)
+            except Exception:
+                logger.warning("half of %r is sent uncompressed", batch, exc_info=True)
 
     # -- producer id ----------------------------------------------------------------------------------------------
 

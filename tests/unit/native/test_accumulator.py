@@ -2,7 +2,10 @@
 
 import itertools
 import random
+import subprocess
+import sys
 import threading
+import time
 import zlib
 
 import pytest
@@ -11,7 +14,7 @@ from fastq._native.accumulator import Accumulator
 from fastq._native.batch_validation import validate_batch
 from fastq._native.hashing import partition_for_key
 from fastq._native.producer_batch import READY, advance_sequence
-from fastq._native.producer_core import SyncProducerCore, encode_headers
+from fastq._native.producer_core import AsyncDelivery, Delivery, SyncProducerCore, encode_headers
 from fastq._native.records import decode_records, read_header, verify_crc
 from fastq.compression import compress, decompress
 from fastq.errors import MessageTooLarge, SerializationError
@@ -423,3 +426,109 @@ def test_a_stream_looks_seldom_while_something_is_in_flight():
     while partition.in_flight:
         accumulator.complete(partition.in_flight[0])
     assert (accumulator.in_flight, accumulator.look_at_s) == (0, 0.0)
+
+
+SHORT = """
+import itertools, resource, time
+from fastq._native.accumulator import Accumulator
+from fastq._native.producer_core import SyncProducerCore
+
+class Core(SyncProducerCore):
+    def _attend(self): pass
+
+def split(room_bytes):
+    accumulator = Accumulator(buffer_memory=64 << 20, batch_size=8 << 20, batch_size_max=8 << 20, max_request_size=32 << 20,
+                              clock=time.monotonic, seed=1)
+    topic, core = accumulator.update_topic("t", 1), Core(accumulator)
+    deliveries = [core.send("t", b"x" * 3_000_000), core.send("t", b"y" * 3_000_000)]
+    accumulator.close_all()
+    batch = accumulator.take_head(topic.partitions[0])
+    used = accumulator.pool.used_bytes
+    now = int(open("/proc/self/statm").read().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (now + room_bytes, resource.RLIM_INFINITY))
+    try:
+        accumulator.split(batch, None)
+    except MemoryError:
+        assert accumulator.pool.used_bytes == used and batch.children is None and list(topic.partitions[0].queue) == [batch]
+        accumulator.requeue(batch)
+        assert list(topic.partitions[0].queue) == [batch]
+        short = True
+    else:
+        short = False
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    for each in list(accumulator.incomplete):
+        accumulator.complete(each, ValueError("expired"))
+    assert [str(each.exception(0)) for each in deliveries] == ["expired"] * 2
+    return short
+
+assert split(1 << 20) and split(5 << 20), "neither half has room, and only the first"
+assert not split(64 << 20)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_split_for_which_there_is_no_memory_changes_nothing():
+    subprocess.run([sys.executable, "-c", SHORT], check=True, timeout=60)
+
+
+def test_a_record_without_a_time_is_of_now_whatever_time_its_batch_begins_with():
+    core = Core()
+    now = time.time_ns() // 1_000_000
+    for first in (now + 10**9, now - 10**9, 5):
+        core.send("t", b"", timestamp_ms=first)
+        core.send("t", b"")
+        core.send("t", b"")
+        ((data,),) = core.take_all().values()
+        given, *others = (record.timestamp_ms for record in decode_records(data))
+        assert given == first
+        assert all(now - 100 <= other <= time.time_ns() // 1_000_000 for other in others)
+
+
+def test_a_compressor_that_fails_leaves_nobody_a_view_of_memory_that_is_given_back():
+    core, kept = Core(codec=1), []
+    core.send("t", b"x" * 100)
+    core.accumulator.close_all()
+
+    def fail(codec, view):
+        kept.append(view)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        core.accumulator.to_compress.popleft().compress(fail)
+    with pytest.raises(ValueError, match="released"):
+        kept[0][0]
+
+
+def test_one_who_cannot_be_woken_keeps_no_other_waiting(caplog):
+    core, woken = Core(), []
+    core.send("t", b"x")
+    core.accumulator.close_all()
+    batch = core.accumulator.take_head(core.topic.partitions[0])
+
+    def closed():
+        raise RuntimeError("Event loop is closed")
+
+    batch.add_waiter(closed)
+    batch.add_waiter(lambda: woken.append(1))
+    core.accumulator.complete(batch, None, 3)
+    assert woken == [1] and batch.done
+    assert "t-0 cannot be told" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [Delivery, AsyncDelivery])
+def test_nobody_else_makes_a_delivery(kind):
+    with pytest.raises(TypeError, match="nobody else makes one"):
+        kind()
+    empty = kind.__new__(kind)
+    for use in (
+        repr,
+        lambda each: each.topic,
+        lambda each: each.partition,
+        lambda each: each.done(),
+        lambda each: each.result(),
+    ):
+        with pytest.raises(AttributeError):
+            use(empty)
+    with pytest.raises(AttributeError):
+        empty.add_done_callback(print)

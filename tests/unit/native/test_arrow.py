@@ -231,3 +231,18 @@ def test_a_chunk_that_was_begun_goes_on_where_it_was() -> None:
     batch = ConsumerBatch()
     assert batch.add(chunk) == 4 and batch.values == [b"2", b"3", b"4", b"5"]
     assert chunk.exhausted and drain(chunk) == [] and batch.add(chunk) == 0
+
+
+@pytest.mark.parametrize("rows_max", [1, 3])
+def test_a_batch_whose_topics_would_pass_a_column_comes_as_several_arrays(rows_max: int) -> None:
+    data = bytes(build_batch([(T0, b"k%d" % number, None, []) for number in range(10)], base_offset=0, codec=1))
+    topic = "topic" * 4
+    batch = ConsumerBatch()
+    assert batch.add(fetched(data, 0, topic=topic, partition=0), topic_bytes_max=rows_max * len(topic)) == 10
+    assert [record.key for record in batch] == [batch[number].key for number in range(10)] == batch.keys
+    export = ArrowExport(batch, ["key", "topic"], binary_bytes_max=rows_max * len(topic))
+    pieces = [piece.num_rows for piece in pyarrow.RecordBatchReader.from_stream(export)]
+    assert sum(pieces) == 10 and max(pieces) == rows_max
+    table = pyarrow.table(batch.arrow(["key", "topic"]))
+    assert table.column("key").to_pylist() == batch.keys and set(table.column("topic").to_pylist()) == {topic}
+    assert batch.next_offsets == {(topic, 0): 10}

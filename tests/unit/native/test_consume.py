@@ -16,8 +16,9 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import AsyncRecordIterator, Record, RecordIterator
+from fastq._native.crc32c import crc32c
 from fastq._native.records import CONTROL_ABORT, CONTROL_COMMIT, build_batch, build_transaction_marker, decode_records
-from fastq.errors import CorruptRecord, FastqError, LoadingWouldBlock
+from fastq.errors import ConcurrentModification, CorruptRecord, FastqError, LoadingWouldBlock
 
 T0 = 1_700_000_000_000
 
@@ -473,3 +474,58 @@ def test_a_record_comes_not_again_behind_those_that_were_taken_since(codec: int)
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert drain(chunk) == [] and chunk.position == 3
+
+
+def framed(records: bytes, base: int = 0, last_delta: int = 0) -> bytes:
+    """A batch of one record, as another client may write it."""
+    after = struct.pack(">hiqqqhii", 0, last_delta, T0, T0, -1, -1, -1, 1) + records
+    return struct.pack(">qi", base, len(after) + 9) + struct.pack(">ibI", 0, 2, crc32c(after)) + after
+
+
+def test_headers_whose_count_takes_more_bytes_than_it_needs() -> None:
+    body = bytes([0, 0, 0, 1, 2]) + b"v" + bytes([0x82, 0x00]) + bytes([2]) + b"h" + bytes([2]) + b"x"
+    data = framed(bytes([2 * len(body)]) + body)
+    (record,) = drain(fetched(data, 0))
+    batch = collected(fetched(data, 0))
+    assert record.headers == batch[0].headers == batch.headers[0] == (("h", b"x"),)
+
+
+@pytest.mark.parametrize("delta", [4, 100, 2**31 - 1])
+def test_offsets_that_pass_what_an_offset_can_be_are_told(delta: int) -> None:
+    body = bytes([0, 0, 0, 1, 2]) + b"v" + bytes([0])
+    chunk = fetched(framed(bytes([2 * len(body)]) + body, 2**63 - 5, delta), 0)
+    with pytest.raises(CorruptRecord, match=f"last offset delta {delta}"):
+        chunk.take(1)
+
+
+def test_two_tasks_do_not_wait_for_one_iterator() -> None:
+    async def run() -> None:
+        waiting = asyncio.Event()
+
+        async def advance(chunk: object) -> object:
+            waiting.set()
+            await asyncio.get_running_loop().create_future()
+
+        iterator = AsyncRecordIterator(advance)
+        first = asyncio.create_task(anext_of(iterator))
+        await waiting.wait()
+        for other in (anext_of(iterator), all_of(iterator)):
+            with pytest.raises(ConcurrentModification, match="another task waits"):
+                await other
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        again = asyncio.create_task(anext_of(iterator))
+        await asyncio.sleep(0)
+        assert not again.done()
+        again.cancel()
+
+    asyncio.run(run())
+
+
+async def anext_of(iterator: AsyncRecordIterator) -> object:
+    return await iterator.__anext__()
+
+
+async def all_of(iterator: AsyncRecordIterator) -> list:
+    return [record async for record in iterator]

@@ -76,3 +76,18 @@ def test_a_size_out_of_bounds_takes_no_memory(size: int) -> None:
     with pytest.raises(FrameSizeError) as caught:
         receiver.buffer_updated(len(data))
     assert caught.value.size == size and caught.value.head == data
+
+
+def test_frames_before_one_that_is_none_are_answered_first() -> None:
+    receiver = FrameReceiver(1000)
+    data = (
+        b"".join(len(body).to_bytes(4, "big") + body for body in (b"first", b"second"))
+        + (1001).to_bytes(4, "big")
+        + b"more"
+    )
+    receiver.get_buffer()[: len(data)] = data
+    assert [bytes(frame) for frame in receiver.buffer_updated(len(data))] == [b"first", b"second"]
+    assert receiver.is_broken
+    with pytest.raises(FrameSizeError, match="1001 bytes") as raised:
+        receiver.buffer_updated(0)
+    assert raised.value.head == data[-8:]

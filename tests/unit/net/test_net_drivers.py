@@ -351,6 +351,13 @@ def test_rubbish_from_a_broker_names_broker_and_api(call: Caller, broker: FakeBr
     assert caught.value.broker and broker.address in caught.value.broker and caught.value.api == "Metadata"
 
 
+def test_a_response_counts_whatever_comes_behind_it(call: Caller, broker: FakeBroker) -> None:
+    broker.write = lambda sock, data: sock.sendall(
+        data + (b"\xff" * 4 if broker.requests[-1][0] == ApiKey.METADATA else b"")
+    )
+    assert call({"bootstrap.servers": broker.address}).cluster_id == "fake"
+
+
 def test_a_response_over_the_bound_is_refused(call: Caller, broker: FakeBroker) -> None:
     broker.topics = {f"topic-{i}": 10 for i in range(100)}
     with pytest.raises(ProtocolError, match="at most 4096 are accepted"):

@@ -258,6 +258,32 @@ def test_transactions_of_another_event_loop_are_refused_at_once(shared_broker, n
     assert Log(shared_broker, topic).values()[:2] == [b"here", b"here too"]  # the third is the commit's marker
 
 
+def test_what_a_closed_loop_left_waiting_is_told_as_lost(caplog):
+    loop, tasks = asyncio.new_event_loop(), []
+
+    async def begin():
+        producer = AsyncProducer(bootstrap_servers="127.0.0.1:1")
+        producer.accumulator.update_topic("t", 2)
+        for partition in (0, 1):
+            delivery = await producer.send("t", b"x", partition=partition)
+            tasks.append(loop.create_task(delivery._wait()))
+        await asyncio.sleep(0)
+        return producer
+
+    async def go_on():
+        for _ in range(2):
+            with pytest.raises(WrongEventLoop, match="which is closed"):
+                await producer.send("t", b"y")
+
+    producer = loop.run_until_complete(begin())
+    loop.close()
+    asyncio.run(go_on())
+    assert not producer.accumulator.incomplete
+    assert caplog.text.count("2 records") == 1
+    for task in tasks:
+        task._log_destroy_pending = False
+
+
 @pytest.mark.parametrize("call", ["send", "send_many"])
 def test_a_bound_on_records_leaves_the_loop_alive_and_ends_after_max_block_ms(shared_broker, new_topic_name, call):
     topic = new_topic_name()

@@ -10,7 +10,9 @@ from fake_cluster import FakeCore, failures_of
 from fastq._native.accumulator import Accumulator
 from fastq._native.producer_core import SyncProducerCore
 from fastq._native.records import read_header
+from fastq.compression import compress
 from fastq.errors import DeliveryTimeout, InvalidTimestamp, MessageTooLarge
+from fastq.producer import sender
 from fastq.producer.sender import Sender, SenderSettings
 from fastq.protocol.messages import InitProducerIdResponse
 
@@ -297,6 +299,37 @@ def test_too_large_a_batch_is_halved_until_it_fits():
         assert [d.result().offset for d in deliveries] == list(range(200))
         assert [b.take_callbacks() for b in bench.accumulator.callbacks] == [[(150, called.append, deliveries[150])]]
         assert bench.accumulator.pool.used_bytes == 0
+
+
+def test_halving_goes_on_once_there_is_memory_and_whatever_a_compressor_does(monkeypatch, caplog):
+    shortages, failures = [1] * 3, []
+    decompress = sender._decompress
+
+    def short(codec, data):
+        if shortages:
+            shortages.pop()
+            raise MemoryError
+        return decompress(codec, data)
+
+    def failing(codec, data):
+        if failures:
+            failures.pop()
+            raise ValueError("no")
+        return compress(codec, data)
+
+    monkeypatch.setattr(sender, "_decompress", short)
+    core = FakeCore(max_bytes=700)
+    bench = Bench(core, codec=4, batch_size=20000, compressor=failing)
+    values = [Random(i).randbytes(60) for i in range(50)]
+    deliveries = [bench.send("t", value) for value in values]
+    bench.accumulator.close_all()
+    bench._attend()
+    failures += [1] * 2
+    bench.drain()
+    assert not shortages and not failures
+    assert values_of(core)[0] == values
+    assert [d.result().offset for d in deliveries] == list(range(50))
+    assert caplog.text.count("there is no memory to halve it") == 3 and caplog.text.count("is sent uncompressed") == 2
 
 
 def test_one_record_too_large_for_the_topic_fails():
