@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
@@ -45,6 +45,15 @@ FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLI
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 
+
+class Search(NamedTuple):
+    """A partition that is searched by time, and its answer."""
+
+    answer: Answer
+    topic: str
+    asked: ListOffsetsRequest.ListOffsetsPartition
+
+
 READ_COMMITTED = 1
 CONSUMER, DEBUGGING_CONSUMER = -1, -2
 
@@ -57,7 +66,7 @@ def handle(
     """Answer each partition for itself; one that is asked twice is an error in both places."""
     asked = [(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
     repeated = {key for key, count in Counter(asked).items() if count > 1}
-    searches: list[tuple[Answer, Replica, int]] = []
+    searches: list[Search] = []
     response = ListOffsetsResponse(
         topics=[
             ListOffsetsResponse.ListOffsetsTopicResponse(
@@ -81,7 +90,7 @@ def _answer(
     topic: str,
     asked: ListOffsetsRequest.ListOffsetsPartition,
     repeated: set[tuple[str, int]],
-    searches: list[tuple[Answer, Replica, int]],
+    searches: list[Search],
 ) -> Answer:
     """One partition's answer; what has to be searched for in the log is added to `searches`."""
     answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=asked.partition_index)
@@ -91,24 +100,29 @@ def _answer(
     if asked.timestamp < EARLIEST_PENDING_UPLOAD or FIRST_VERSION_OF.get(asked.timestamp, 0) > context.api_version:
         answer.error_code = ErrorCode.UNSUPPORTED_VERSION
         return answer
+    replica = _replica_of(context, request, topic, asked)
+    if isinstance(replica, int):
+        answer.error_code = replica
+    elif asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
+        searches.append(Search(answer, topic, asked))
+    else:
+        try:
+            _set_special(context, request, replica, asked.timestamp, answer)
+        except KafkaError as error:
+            answer.error_code = int(error.code)
+    return answer
+
+
+def _replica_of(
+    context: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition
+) -> Replica | int:
+    """The replica that answers, or the error code."""
     replica: Replica | int | None = None
     if request.replica_id == DEBUGGING_CONSUMER:
         replica = context.replicas.get(topic, asked.partition_index)
     if replica is None:
         replica = context.replicas.leader(topic, asked.partition_index)
-    if isinstance(replica, int):
-        answer.error_code = replica
-        return answer
-    answer.error_code = replica.epoch_error(asked.current_leader_epoch)
-    if answer.error_code == 0:
-        try:
-            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
-                searches.append((answer, replica, asked.timestamp))
-            else:
-                _set_special(context, request, replica, asked.timestamp, answer)
-        except KafkaError as error:
-            answer.error_code = int(error.code)
-    return answer
+    return replica if isinstance(replica, int) else replica.epoch_error(asked.current_leader_epoch) or replica
 
 
 def _end_for(request: ListOffsetsRequest, replica: Replica) -> int:
@@ -143,10 +157,14 @@ async def _search_all(
     context: RequestContext,
     request: ListOffsetsRequest,
     response: ListOffsetsResponse,
-    searches: list[tuple[Answer, Replica, int]],
+    searches: list[Search],
 ) -> ListOffsetsResponse:
-    """Search the logs by time, in a thread: that may wait for a disk."""
-    for answer, replica, timestamp in searches:
+    """Search the logs by time, in a thread: that may wait for a disk. Meanwhile the next one's topic may be deleted, or led elsewhere."""
+    for answer, topic, asked in searches:
+        replica, timestamp = _replica_of(context, request, topic, asked), asked.timestamp
+        if isinstance(replica, int):
+            answer.error_code = replica
+            continue
         try:
             if timestamp == MAX_TIMESTAMP:
                 timestamp = replica.log.largest_timestamp()

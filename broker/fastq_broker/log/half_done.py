@@ -44,6 +44,8 @@ OF_A_LOADED_LOG: Final = (
     "segments",
 )
 """What a log loses that is not loaded any more, and is loaded for."""
+OF_ITS_FILES: Final = ("_active", "_bases", "_recent", "epochs", "segments")
+"""What of it leads to files."""
 
 
 class HalfDone:
@@ -170,9 +172,16 @@ def unload(log: PartitionLog, base: int, cut: Callable[[], object] | None) -> No
         raise
 
 
-def forget(log: PartitionLog) -> None:
+def let_go(log: PartitionLog) -> None:
+    """Have nobody find the files of a loaded log that is deleted; what its offsets were stays known."""
+    for segment in log.segments:
+        segment.release()
+    forget(log, OF_ITS_FILES)
+
+
+def forget(log: PartitionLog, names: tuple[str, ...] = OF_A_LOADED_LOG) -> None:
     """Have nobody find what only a loaded log has."""
-    for name in OF_A_LOADED_LOG:
+    for name in names:
         try:
             delattr(log, name)
         except AttributeError:  # a load that has failed has not come to it

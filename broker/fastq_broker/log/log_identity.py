@@ -85,7 +85,7 @@ class LogIdentity:
         named = self.logs.get(key)
         logs = [*([] if named is None else [named]), *self._doubles[key]]
         try:
-            same = [log for log in logs if self.id_of(log) == topic_id]
+            same = [log for log in logs if log.durability.deleted is None and self.id_of(log) == topic_id]
         except OSError as error:
             raise logs[0].dir.refuse("reading topic ids", error.filename or logs[0].path, error) from error
         if len(same) < 2:
@@ -101,8 +101,10 @@ class LogIdentity:
         """Whether an existing log is that of the controller's topic: an id on disk decides, before any record is served or appended.
 
         For a log that is not loaded this reads one file of some 50 bytes. Where that is missing or damaged the controller's id is taken,
-        and written down. Raises KafkaStorageError.
+        and written down. One that was deleted, and has its name still for a shortage, is nobody's. Raises KafkaStorageError.
         """
+        if log.durability.deleted is not None:
+            return False
         if topic_id is None:
             return True
         try:
@@ -135,7 +137,16 @@ class LogIdentity:
         """
         if log.dir.offline is not None:
             raise log.dir.offline.with_traceback(None)
+        was_deleted = log.durability.deleted is not None
         target = self._out_of_use(log, "stray", "setting a stray log aside")
+        if was_deleted:
+            logger.warning(
+                "%s was to be deleted, and a shortage has kept it from that until its partition was placed here again: it is kept as %s; "
+                "delete that directory when its records are not needed",
+                log.path,
+                target,
+            )
+            return
         if topic_id is not None and log.topic_id == topic_id:
             logger.warning(
                 "%s is a second log of %s, which is in another directory now: its move there was cut short. It is kept as %s; "

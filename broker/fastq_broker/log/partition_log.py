@@ -26,7 +26,7 @@ from .admission import Admission
 from .config import UNLIMITED, LogConfig, copied
 from .durability import Durability
 from .files import READ, FileHandle, is_shortage, passes
-from .half_done import HalfDone, forget, no_memory, unload
+from .half_done import HalfDone, forget, let_go, no_memory, unload
 from .leader_epochs import LeaderEpochs
 from .log_appends import LogAppends
 from .log_dir import LogDir
@@ -53,7 +53,7 @@ class PartitionLog(LogReads, LogAppends):
     `on_disk_offset` is the same for the records alone.
 
     Attributes that only a loaded log has load it when they are first read (see _NotLoaded). Raises KafkaStorageError then when the
-    directory cannot be read, ReplicaNotAvailable while a thread recovers it.
+    directory cannot be read, ReplicaNotAvailable while a thread recovers it, UnknownTopicOrPartition once it was deleted.
     """
 
     __slots__ = (
@@ -183,11 +183,11 @@ class PartitionLog(LogReads, LogAppends):
         """Read the directory, unless that has been done. After an unclean stop this recovers the log.
 
         Raises KafkaStorageError: the directory is offline then, or this log alone has a `failure`. Raises ReplicaNotAvailable where a
-        thread reads it: try it again later.
+        thread reads it: try it again later. Raises UnknownTopicOrPartition of one that was deleted: its path may be another's by now.
         """
         if self.loaded:
             return
-        refusal = self.failure or self.recovering
+        refusal = self.durability.deleted or self.failure or self.recovering
         if refusal is not None:
             raise refusal.with_traceback(None)
         half_done = self.half_done
@@ -433,8 +433,9 @@ class PartitionLog(LogReads, LogAppends):
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove all records; the log is empty and begins at `offset`. Raises KafkaStorageError, as `truncate_to` does."""
         self._cut_future(0)
+        segments = self.segments
         try:
-            snapshots, fresh = producer_snapshots(self), first_segment(self, self.segments, offset)
+            snapshots, fresh = producer_snapshots(self), first_segment(self, segments, offset)
         except OSError as error:
             raise self.dir.refuse("truncating", error.filename or self.path, error) from error
         try:
@@ -572,18 +573,13 @@ class PartitionLog(LogReads, LogAppends):
             self.flush()
 
     def abandon(self) -> None:
-        """Let go of all files, as the log is deleted; whoever waits for it gets an error."""
+        """Let go of all files, as the log is deleted; whoever waits for it gets an error, and who touches it from now on."""
         if self.loaded:
-            for segment in self.segments:
-                segment.release()
-        self.durability.abandon(
-            error_for_code(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                "the partition was deleted",
-                topic=self.topic,
-                partition=self.partition,
-            )
-        )
+            let_go(self)
+        self.loaded = False
+        self.__class__ = _NotLoaded
+        code, words = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition was deleted"
+        self.durability.abandon(error_for_code(code, words, topic=self.topic, partition=self.partition))
 
 
 class _NotLoaded(PartitionLog):
