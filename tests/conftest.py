@@ -30,6 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Spark's Java machines live for seconds: they compile quickly, not well, and collect garbage in one thread.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+
 _numbers = itertools.count(1)
 SEVERAL_NODES = {"shared_broker", "quick_broker", "one_coordinator", "fastq_servers", "servers"}
 """Fixtures of brokers that are a cluster with FASTQ_NODES; see `under_test`."""

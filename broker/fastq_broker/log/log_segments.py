@@ -15,7 +15,7 @@ from functools import partial
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
-from .cleaner_swap import NotUndone, begin_swap, swap_in
+from .cleaner_swap import NotAsMade, NotUndone, begin_swap, swap_in
 from .config import LogConfig
 from .durability import first_segment_from
 from .files import Files, is_full
@@ -136,10 +136,12 @@ class LogSegments(Visibility):
             raise ValueError(f"{self.name}: compaction has replaced segments that are not there any more")
         try:
             begin_swap(self.files, old[0], made)
-        except (NotUndone, MemoryError) as error:
+        except NotAsMade:
+            raise
+        except BaseException as error:
+            if isinstance(error, OSError) and not isinstance(error, NotUndone):
+                raise self.dir.refuse("replacing compacted segments", error.filename or self.path, error) from error
             raise self.half_swapped(error, old[0].base_offset) from no_memory(error)
-        except OSError as error:
-            raise self.dir.refuse("replacing compacted segments", error.filename or self.path, error) from error
         try:
             cleaned = swap_in(self, old, made)
         except BaseException as error:

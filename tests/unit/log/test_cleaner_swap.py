@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -143,6 +143,31 @@ def test_a_shortage_at_every_rename_of_a_swap_takes_nothing_offline(filled: Path
         manager, log = make(directory)
         assert log.log_end_offset == end + 1 and log.gap_offset is None
     assert interrupted
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_a_mistake_at_a_rename_of_a_swap_leaves_none_half_done(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    final, _ = expected_end(filled, tmp_path / "end")
+    files = FaultyFiles()
+    manager, log = make(copied(filled, tmp_path), files)
+    before, rename, renames = live_values(stored_batches(log)), files.rename, count()
+
+    def mistaken(source: str, target: str) -> None:
+        if ".cleaned" in source and target.endswith(".swap") and next(renames) == step:
+            raise RuntimeError("no")
+        rename(source, target)
+
+    monkeypatch.setattr(files, "rename", mistaken)
+    cleaner = cleaner_of(manager)
+    run(cleaner, START_MS)
+    assert next(renames) > step
+    clock_of(manager).advance(10**7)
+    assert live_values(stored_batches(log)) == before
+    assert not names_of(log) and not manager.offline_dirs
+    run(cleaner, START_MS)
+    assert [batch.seen() for batch in stored_batches(log)] == final
 
 
 def test_a_swap_that_is_complete_counts_and_one_that_is_not_is_undone(filled: Path, tmp_path: Path) -> None:
