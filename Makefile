@@ -77,10 +77,12 @@ pipeline-flights: $(VENV)/.built $(VENV)/.pipeline ## the same on the 336,776 fl
 
 # What is no unit test mostly waits, for processes that start, for time-outs and disks: two more than there are cores. Spark computes.
 WAITING_WORKERS ?= 4
+BY_FILE := --dist loadfile --no-loadscope-reorder
 test: $(VENV)/.built $(VENV)/.test kcat shells chromium ## all tests, those with the peers' clients among them
 	@$(PYTEST) tests/unit -n 2 --dist loadfile -m "not soak"; units=$$?; \
-	  $(PYTEST) tests --ignore tests/unit -n $(WAITING_WORKERS) --dist loadfile --durations 25 -m "not kafka and not spark and not spark_jvm and not soak"; others=$$?; \
-	  $(PYTEST) tests --ignore tests/unit -n 2 --dist loadfile --durations 10 -m "spark and not kafka and not spark_jvm and not soak"; sparks=$$?; \
+	  $(PYTEST) tests --ignore tests/unit --ignore tests/spark --ignore tests/spark_jvm -n $(WAITING_WORKERS) $(BY_FILE) --durations 25 \
+	    -m "not kafka and not spark and not soak"; others=$$?; \
+	  $(PYTEST) tests/spark tests/integration/test_readme.py -n 2 $(BY_FILE) --durations 10 -m "spark and not soak"; sparks=$$?; \
 	  [ -z "$(NODES_SHARE)" ] || $(MAKE) -s test-nodes NODES_TESTS="$(NODES_SHARE)" && exit $$((units + others + sparks))
 
 test-nodes: $(VENV)/.built $(VENV)/.test ## the tests whose broker may be three nodes, with three; make test takes a share of them

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import itertools
 import os
 import signal
@@ -33,9 +34,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Spark's Java machines live for seconds: they compile quickly, not well, and collect garbage in one thread.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
 
+AT_ONCE = {"group.initial.rebalance.delay.ms": 0}
+"""A new group waits for no other members, as Kafka's does for 3 s."""
 _numbers = itertools.count(1)
 SEVERAL_NODES = {"shared_broker", "quick_broker", "one_coordinator", "fastq_servers", "servers"}
 """Fixtures of brokers that are a cluster with FASTQ_NODES; see `under_test`."""
+FIRST = (
+    "test_pipeline.py",
+    "test_mirror_calls.py",
+    "test_simulation.py",
+    "test_spark_batch_read.py",
+    "test_spark_exactly_once.py",
+    "test_spark_page.py",
+    "test_spark_kills.py",
+    "test_half_done.py",
+    "test_cli.py",
+    "test_mirror_same.py",
+    "test_guides.py",
+    "test_readme.py",
+    "test_unserved.py",
+    "test_nodes_histories.py",
+    "test_storage_nodes.py",
+    "test_operations.py",
+)
+"""Files that take longest come first, by their own order (`--no-loadscope-reorder`): the last one begun is waited for by one worker."""
 LONG_S, LAST_RESORT_S = 3600.0, 240.0
 """What a long form may take on a machine that others use too; how long after a test's own limit all ends."""
 
@@ -113,9 +135,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         faulthandler.dump_traceback_later(limit_s(item) + LAST_RESORT_S, file=stderr, exit=True)
 
 
+def pytest_collection_finish() -> None:
+    """What tests collect is what they have made: not, each time, thousands of tests and all libraries."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A long form ends when its work is done: its time is only for one that hangs. With FASTQ_NODES only the tests are left that say
     nothing of how many nodes there are."""
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     for item in items:
         if (os.environ.get("FASTQ_SOAK") == "1" or item.get_closest_marker("soak")) and limit_s(item) < LONG_S:
             item.add_marker(pytest.mark.timeout(LONG_S), append=False)
@@ -136,7 +165,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker |
     """One fastq broker for the whole session; see `under_test`."""
     from under_test import broker_under_test
 
-    with broker_under_test(tmp_path_factory.mktemp("broker") / "data") as broker:
+    with broker_under_test(tmp_path_factory.mktemp("broker") / "data", AT_ONCE) as broker:
         yield broker
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 import random
 import socket
 import struct
@@ -39,7 +40,7 @@ from fastq.protocol.messages import (
 )
 from fastq.testing import Broker
 
-IN_PROCESS_FRAMES = 100_000
+IN_PROCESS_FRAMES = 100_000 if os.environ.get("FASTQ_SOAK") == "1" else 30_000
 SOCKET_FRAMES = 10_000
 TOPICS = ("plain", "keyed", "packed")
 WITNESS = "witness-of-the-fuzz"

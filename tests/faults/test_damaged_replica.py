@@ -100,8 +100,13 @@ def read(cluster: Cluster) -> list[bytes | None]:
         return [record.value for record in consumer.read_to_end(timeout=60)]
 
 
-@pytest.mark.parametrize("damage", [cut, rubbish, flip])
-@pytest.mark.parametrize("who", [1, 2])
+@pytest.mark.parametrize(
+    ("who", "damage"),
+    [
+        *[(1, cut), (1, flip), (2, cut), (2, rubbish)],
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in ((1, rubbish), (2, flip))),
+    ],
+)
 def test_what_a_loss_of_power_took_is_fetched_again(
     cluster: Cluster, damage: Callable[[Path, int], None], who: int
 ) -> None:

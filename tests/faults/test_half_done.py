@@ -77,10 +77,17 @@ def cut(log: PartitionLog, at: int) -> None:
         log.truncate_to(at)
 
 
-@pytest.mark.parametrize(("durability", "shared"), [("page-cache", True), ("fsync", False)])
+@pytest.mark.parametrize(
+    ("code", "repeat", "durability", "shared"),
+    [
+        (errno.EMFILE, True, "page-cache", True),
+        (errno.ENOMEM, False, "fsync", False),
+        pytest.param(errno.EMFILE, True, "fsync", False, marks=pytest.mark.soak),
+        pytest.param(errno.ENOMEM, False, "page-cache", True, marks=pytest.mark.soak),
+    ],
+)
 @pytest.mark.parametrize("at", [7, WHOLE - 1, WHOLE + 20, BELOW])
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize(("code", "repeat"), [(errno.EMFILE, True), (errno.ENOMEM, False)])
 def test_a_cut_that_a_shortage_interrupts_is_finished(
     tmp_path: Path, code: int, operation: Operation, repeat: bool, at: int, durability: str, shared: bool
 ) -> None:

@@ -86,8 +86,15 @@ def is_there(target: Broker, own: str, of_own: list[bytes], of_all: list[bytes])
     return values_of(target, f"A.{own}") == of_own and values_of(target, "A.numbers") == of_all
 
 
-@pytest.mark.parametrize("how", ["error", "disconnect"])
-@pytest.mark.parametrize("offsets", ["translated", "same"])
+@pytest.mark.parametrize(
+    ("offsets", "how"),
+    [
+        ("translated", "error"),
+        ("same", "disconnect"),
+        pytest.param("translated", "disconnect", marks=pytest.mark.soak),
+        pytest.param("same", "error", marks=pytest.mark.soak),
+    ],
+)
 def test_whatever_call_fails_each_record_arrives_once(monkeypatch: pytest.MonkeyPatch, offsets: str, how: str) -> None:
     monkeypatch.setattr(lane, "RETRY_S", 0.2)
     monkeypatch.setattr(same_lane, "RETRY_S", 0.2)

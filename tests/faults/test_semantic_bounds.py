@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -28,7 +29,7 @@ from fastq.protocol import messages
 from fastq.protocol.api import APIS
 from fastq.protocol.frames import encode_request
 
-ROUNDS = 60
+ROUNDS = 60 if os.environ.get("FASTQ_SOAK") == "1" else 30
 BOUNDS = [0, 1, -1, 2, -2, 5, 127, -128, 2**15 - 1, -(2**15), 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)]
 TOPICS = ["t", "c", "no-such", "", "x" * 249, "x" * 250, "__consumer_offsets", "__cluster_metadata", "..", "é", "a b"]
 WORDS = {
@@ -108,6 +109,7 @@ def error_codes(part: Any, found: Counter[int]) -> Counter[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_well_formed_requests_at_their_bounds(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> Counter[str]:

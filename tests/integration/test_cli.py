@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -370,7 +371,11 @@ def _all(fastq: Shell, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("how", [["--exit-at-end"], ["--timeout", "30"], [], ["--group", "g"]], ids=" ".join)
-def test_consuming_makes_no_topic(fastq: Shell, new_topic_name: Callable[[], str], how: list[str]) -> None:
+def test_consuming_makes_no_topic(
+    monkeypatch: pytest.MonkeyPatch, fastq: Shell, new_topic_name: Callable[[], str], how: list[str]
+) -> None:
+    for module in ("offsets", "topic_watch"):
+        monkeypatch.setattr(f"fastq.consumer.{module}.UNKNOWN_GRACE_S", 0.1)
     name = new_topic_name()
     assert name in _error(fastq, "consume", name, *how)
     assert "no broker knows the topic" in fastq.err
@@ -422,9 +427,9 @@ def test_an_idle_end_is_nobodys_speed(fastq: Shell, new_topic_name: Callable[[],
 # -- no broker: said at once, and an exit code of its own
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_no_broker_is_said_and_has_its_own_code() -> None:
+    """In processes of their own: what a command tells of the log is that of the whole process, and other tests have clients too."""
+    commands = [
         "topics list",
         "produce t",
         "consume t --timeout 5",
@@ -436,18 +441,20 @@ def test_an_idle_end_is_nobodys_speed(fastq: Shell, new_topic_name: Callable[[],
         "configs show --topic t",
         "log-dirs",
         "transactions list",
-    ],
-)
-def test_no_broker_is_said_and_has_its_own_code(command: str) -> None:
-    """In a process of its own: what a command tells of the log is that of the whole process, and other tests have clients too."""
-    arguments = [*command.split(), "--bootstrap", "127.0.0.1:1", "--connect-timeout", "1.2"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "fastq.cli", *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=60
-    )
-    lines = ended.stderr.decode().splitlines()
-    assert ended.returncode == 3, lines
-    assert "127.0.0.1:1" in lines[0] and "phase connect" in lines[0] and "trying on" in lines[0]
-    assert lines[1:] == ["fastq: given up, no broker could be reached"]
+    ]
+
+    def run(command: str) -> subprocess.CompletedProcess[bytes]:
+        arguments = [*command.split(), "--bootstrap", "127.0.0.1:1", "--connect-timeout", "1.2"]
+        return subprocess.run(
+            [sys.executable, "-m", "fastq.cli", *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=60
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        for command, ended in zip(commands, pool.map(run, commands), strict=True):
+            lines = ended.stderr.decode().splitlines()
+            assert ended.returncode == 3, (command, lines)
+            assert "127.0.0.1:1" in lines[0] and "phase connect" in lines[0] and "trying on" in lines[0], command
+            assert lines[1:] == ["fastq: given up, no broker could be reached"], command
 
 
 def test_a_port_that_takes_connections_and_says_nothing(fastq: Shell) -> None:

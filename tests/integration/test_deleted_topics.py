@@ -124,7 +124,7 @@ def test_a_group_rebalances_after_one_of_its_topics_was_deleted(
 @pytest.mark.parametrize("kind", [Consumer, AsyncConsumer])
 @pytest.mark.parametrize("by", ["pattern", "names", "hand"])
 def test_who_asks_about_a_topic_that_was_deleted_is_told_so(
-    broker: Broker, topics: tuple[str, str], by: str, kind: Any
+    monkeypatch: pytest.MonkeyPatch, broker: Broker, topics: tuple[str, str], by: str, kind: Any
 ) -> None:
     """However often it is asked."""
     goes, stays = topics
@@ -140,6 +140,8 @@ def test_who_asks_about_a_topic_that_was_deleted_is_told_so(
         while len(read) < 2:
             read |= {record.topic for record in await done(consumer.poll(timeout=30))}
         delete(broker, goes)
+        for module in ("offsets", "topic_watch"):
+            monkeypatch.setattr(f"fastq.consumer.{module}.UNKNOWN_GRACE_S", 0.1)
         for ask in (consumer.end_offsets, consumer.beginning_offsets):
             with pytest.raises(UnknownTopicOrPartition, match=goes):
                 await done(ask([place]))

@@ -29,13 +29,13 @@ def test_every_program_of_a_guide_runs(guide: str, tmp_path: Path) -> None:
     assert len(blocks) >= 2
     with Broker(data_dir=tmp_path / "data", config={"group.initial.rebalance.delay.ms": 0}) as broker:
         run_blocks([block for block in blocks if not named(block)], broker.bootstrap_servers, tmp_path)
-    for block in blocks:
-        name = named(block)
-        if name:
-            (tmp_path / name).write_text(block)
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / name)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
-            assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+    tests = {tmp_path / name: block for block in blocks if (name := named(block))}
+    for path, block in tests.items():
+        path.write_text(block)
+    if tests:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, tests)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-ROWS = 2_000_000 if os.environ.get("FASTQ_SOAK") == "1" else 250_000
+ROWS = 2_000_000 if os.environ.get("FASTQ_SOAK") == "1" else 60_000
 PARTITIONS = 4
 TOPICS = 3
 

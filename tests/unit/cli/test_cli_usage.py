@@ -33,7 +33,14 @@ def leaves(parser: argparse.ArgumentParser, name: str = "") -> Iterator[str]:
         yield name
 
 
-COMMANDS = list(leaves(build_parser()))
+PARSER = build_parser()
+COMMANDS = list(leaves(PARSER))
+
+
+@pytest.fixture(autouse=True)
+def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process makes it once."""
+    monkeypatch.setattr(entry, "build_parser", lambda: PARSER)
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -71,7 +71,13 @@ def test_an_interrupt_while_records_are_taken(cluster: SocketCluster, way: str) 
         assert {tp: log.end for tp, log in cluster.logs.items()} == reader.seen
 
 
-@pytest.mark.parametrize(("then", "step"), [(0, 1), (1, 1), (2, 1), (3, 7), (9, 1), (40, 7)])
+@pytest.mark.parametrize(
+    ("then", "step"),
+    [
+        *[(0, 1), (1, 1), (2, 3), (3, 7), (9, 5), (40, 7)],
+        *(pytest.param(then, 1, marks=pytest.mark.soak) for then in (2, 9)),
+    ],
+)
 @pytest.mark.parametrize("way", WAYS)
 def test_no_record_is_skipped_and_the_consumer_goes_on(cluster: SocketCluster, way: str, then: int, step: int) -> None:
     fill(cluster, 40)

@@ -106,6 +106,7 @@ def test_no_lines_is_an_error_that_names_the_folder(tmp_path: Path) -> None:
         lines.replay(options(input=tmp_path))
 
 
+@pytest.mark.soak
 def test_flights_are_all_there_and_add_up_to_what_is_published() -> None:
     replay = flights.replay(options())
     times = [event.time_ms for event in replay.events]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from fastq_broker.groups.assignors import Assignment, MemberSpec, assign_range, assign_uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+EXAMPLES = 1000 if os.environ.get("FASTQ_SOAK") == "1" else 100
 TOPICS = [bytes([number]) * 16 for number in range(4)]
 Groups = tuple[dict[str, MemberSpec], dict[bytes, int]]
 
@@ -68,7 +71,8 @@ def loads(result: Mapping[str, Assignment]) -> list[int]:
     return sorted(sum(map(len, topics.values())) for topics in result.values())
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(groups(same_topics=True))
 def test_uniform_of_equal_subscriptions_is_even_and_moves_the_least(group: Groups) -> None:
     members, counts = group
@@ -87,7 +91,8 @@ def test_uniform_of_equal_subscriptions_is_even_and_moves_the_least(group: Group
     assert_stable(members, counts, result)
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(groups(members_max=3))
 def test_uniform_of_different_subscriptions_is_as_even_as_can_be(group: Groups) -> None:
     members, counts = group
@@ -114,7 +119,8 @@ def most_even_loads(members: Mapping[str, MemberSpec], counts: Mapping[bytes, in
     return best
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(groups())
 def test_range_spreads_each_topic_for_itself(group: Groups) -> None:
     members, counts = group

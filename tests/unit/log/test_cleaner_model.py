@@ -17,7 +17,7 @@ from log_support import StandingClock, crash, flush_rolled, open_manager
 from fastq._native.records import build_batch, decode_records, iter_headers
 from fastq.errors import KafkaError
 
-SEEDS = range(12)
+SEEDS = range(6)
 STEPS = 260
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 RUNS_OF_DICTIONARIES = re.compile("run_end_encoded<[^<>]*values: dictionary")
-EXAMPLES = 2000 if os.environ.get("FASTQ_SOAK") else 150
+EXAMPLES = 2000 if os.environ.get("FASTQ_SOAK") else 60
 
 
 @st.composite
@@ -173,6 +173,7 @@ def check(source, table):
     assert records(source, partition=partition) == expected(table)
 
 
+@pytest.mark.slow
 @fuzz
 @given(tables())
 def test_any_layout_of_pyarrow(table):
@@ -182,6 +183,7 @@ def test_any_layout_of_pyarrow(table):
     check(pa.RecordBatchReader.from_batches(table.schema, table.to_batches()), table)
 
 
+@pytest.mark.slow
 @fuzz
 @given(tables())
 def test_any_layout_as_a_struct_that_is_sliced_itself(table):
@@ -195,6 +197,7 @@ def test_any_layout_as_a_struct_that_is_sliced_itself(table):
         check(part, pa.Table.from_struct_array(part))
 
 
+@pytest.mark.slow
 @fuzz
 @given(tables())
 def test_python_objects_of_a_row_are_the_same(table):
@@ -209,6 +212,7 @@ def test_python_objects_of_a_row_are_the_same(table):
     assert sorted(map(repr, seen)) == sorted(repr(row) for rows in expected(table).values() for row in rows)
 
 
+@pytest.mark.slow
 @fuzz
 @given(st.data())
 def test_keys_as_an_array_of_their_own(data):

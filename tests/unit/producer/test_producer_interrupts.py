@@ -34,8 +34,10 @@ def in_another_thread(call: Callable[[], Any]) -> Any:
     return answers[0]
 
 
-@pytest.mark.parametrize("then", [0, 3, 40])
-@pytest.mark.parametrize("linger_ms", [0, 5])
+@pytest.mark.parametrize(
+    ("linger_ms", "then"),
+    [(0, 0), (5, 0), (0, 3), (5, 40), *(pytest.param(*each, marks=pytest.mark.soak) for each in ((5, 3), (0, 40)))],
+)
 @pytest.mark.parametrize("way", WAYS)
 def test_what_was_accepted_arrives_once(
     make: Any, topic: str, shared_broker: Any, way: str, linger_ms: int, then: int

@@ -36,6 +36,7 @@ class Shortage:
             whole(log, *given)
 
         monkeypatch.setattr(truncation, "load_producers", load)
+        monkeypatch.setattr("fastq_broker.log.half_done.RETRY_MS", 50)
 
 
 def test_a_log_that_begins_anew_behind_a_snapshot_does_so_after_the_shortage(

@@ -40,7 +40,7 @@ def short_of(code: int) -> KafkaStorageError:
 
 async def alone(path: Path) -> tuple[Member, VoterSet]:
     """The only voter of a quorum, which could have others and observers."""
-    member = Member(1, path)
+    member = Member(1, path, election_timeout_s=0.02)  # nobody else stands
     port = await member.bind()
     return member, VoterSet([Voter(ReplicaKey(1), {LISTENER: Endpoint("127.0.0.1", port)})])
 
