@@ -69,7 +69,7 @@ def job_of(directory: Path, count: int) -> CleaningJob:
         segments=[(0, (directory / f"{0:020d}.log").stat().st_size)],
         dirty_offset=0,
         upper_offset=count,
-        aborted_bases=[0],
+        aborts=[(0, 0)],
         last_offsets=[],
         now_ms=1_800_000_000_000,
         delete_retention_ms=86_400_000,

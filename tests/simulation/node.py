@@ -23,7 +23,7 @@ from fastq_broker.controller.formatting import one_voter, write_founders
 from fastq_broker.controller.storage import METADATA_DIRECTORY, MetaProperties
 from fastq_broker.descriptors import DescriptorPlan
 from fastq_broker.log.cleaner import Failure
-from fastq_broker.log.cleaner_job import CleaningJob, CleaningResult, Throttle, UncleanableLog, clean
+from fastq_broker.log.cleaner_job import CleaningJob, CleaningResult, DamagedAborts, Throttle, UncleanableLog, clean
 from fastq_broker.log.files import FileHandle, Space
 from fastq_broker.log.flusher import Done, ManualFlusher
 from fastq_broker.raft.voters import VoterSet
@@ -244,6 +244,8 @@ class Compaction:
         throttle = Throttle(self._job.bytes_per_second_max, lambda seconds: None, lambda: self._world.now)
         try:
             return replace(clean(self._job, self._files, throttle=throttle), seconds=0.0)
+        except DamagedAborts as error:
+            return Failure(str(error), False, error.base_offset)
         except (UncleanableLog, OSError) as error:
             return Failure(str(error), isinstance(error, UncleanableLog))
 

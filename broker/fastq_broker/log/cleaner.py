@@ -10,6 +10,8 @@ Rules
 - How far a log is compacted is written down once the new names are on disk: written earlier, a tombstone could go whose older records a
   loss of power has brought back.
 - A round that fails is tried again, later each time; a log whose records cannot be read is left alone until the next start, and logged.
+- The worker knows of aborted transactions what their files say. A log waits while one of these lacks what memory has, for a shortage or
+  as it is made again; one that the worker finds damaged is made again first.
 Source: LogCleaner, LogCleanerManager, KIP-354 (max.compaction.lag.ms).
 """
 
@@ -59,6 +61,8 @@ class Failure(NamedTuple):
 
     reason: str
     uncleanable: bool
+    aborts: int | None = None
+    """The segment whose transaction index is damaged, and can be made again; None where it is something else."""
 
 
 class Worker(Protocol):
@@ -140,7 +144,7 @@ def parse_answer(answer: bytes, code: int) -> CleaningResult | Failure:
     try:
         document = json.loads(answer)
         if "error" in document:
-            return Failure(str(document["error"]), bool(document["uncleanable"]))
+            return Failure(str(document["error"]), bool(document["uncleanable"]), document.get("aborts"))
         return CleaningResult.decode(document["result"])
     except (ValueError, KeyError, TypeError):
         return Failure(f"the cleaner's process ended with code {code}" + (" (killed)" if code == -9 else ""), False)
@@ -309,10 +313,14 @@ class LogCleaner:
             return
         try:
             candidate = candidate_of(log, now_ms)
+            if candidate is None or (self._best is not None and candidate.ratio <= self._best.ratio):
+                return
+            for segment in log.segments:
+                segment.write_aborts()
         except OSError as error:
             log.dir.refuse("looking at a log to compact it", error.filename or log.path, error)
             return
-        if candidate is not None and (self._best is None or candidate.ratio > self._best.ratio):
+        if all(segment.aborts_rebuilding is None for segment in log.segments):
             self._best = candidate
 
     def _start(self, candidate: Candidate, now_ms: int) -> None:
@@ -339,7 +347,7 @@ class LogCleaner:
             dirty_offset=candidate.dirty_offset,
             upper_offset=candidate.upper_offset,
             # A transaction that began in the round's range may have been aborted by a marker beyond it.
-            aborted_bases=[segment.base_offset for segment in log.segments],
+            aborts=[(segment.base_offset, segment.aborts_bytes) for segment in log.segments],
             last_offsets=[
                 (producer_id, entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
                 for producer_id, entry in log.producers.items()
@@ -453,6 +461,9 @@ class LogCleaner:
                 failure.reason,
             )
             return
+        if failure.aborts is not None:
+            with contextlib.suppress(KafkaError):  # which says how that goes on
+                log.aborted_transactions(failure.aborts, failure.aborts + 1)
         key = log.topic, log.partition
         count = self._failures.get(key, (0, 0))[0]
         wait_ms = min(_RETRY_MS << min(count, 20), _RETRY_MS_MAX)

@@ -50,20 +50,29 @@ class UncleanableLog(Exception):
     """A log that cannot be compacted, as its records cannot be read or must not be rewritten: file, place and reason."""
 
 
+class DamagedAborts(Exception):
+    """A transaction index that is not whole: aborted records would be taken for committed ones. It can be made again from its segment,
+    which begins at `base_offset`."""
+
+    def __init__(self, base_offset: int, reason: str) -> None:
+        super().__init__(reason)
+        self.base_offset = base_offset
+
+
 @dataclass(frozen=True, kw_only=True)
 class CleaningJob:
     """A round of compaction: all that the worker must know. Times in ms, sizes in bytes.
 
     `segments` are (base offset, size) of the log's segments from its first one up to `upper_offset`, where the next one begins.
-    Below `dirty_offset` no key is twice. `aborted_bases` are the segments whose transaction indexes may tell of aborted transactions
-    there. `last_offsets` are (producer id, last offset of its data or -1, epoch).
+    Below `dirty_offset` no key is twice. `aborts` are the segments whose transaction indexes may tell of aborted transactions there, with
+    the bytes that such a file has at least. `last_offsets` are (producer id, last offset of its data or -1, epoch).
     """
 
     directory: str
     segments: Sequence[tuple[int, int]]
     dirty_offset: int
     upper_offset: int
-    aborted_bases: Sequence[int]
+    aborts: Sequence[tuple[int, int]]
     last_offsets: Sequence[tuple[int, int, int]]
     now_ms: int
     delete_retention_ms: int
@@ -154,7 +163,7 @@ class Cleaning:
         self._made: list[str] = []
 
     def run(self) -> CleaningResult:
-        """Do the round. Raises UncleanableLog, OSError, MemoryError; then nothing is left of it."""
+        """Do the round. Raises UncleanableLog, DamagedAborts, OSError, MemoryError; then nothing is left of it."""
         started = time.monotonic()
         job, result = self.job, self.result
         try:
@@ -195,11 +204,16 @@ class Cleaning:
 
     def _aborted_transactions(self) -> list[AbortedTransaction]:
         found: list[AbortedTransaction] = []
-        for base in self.job.aborted_bases:
+        for base, least in self.job.aborts:
+            path = self._path(base, TXN_INDEX_SUFFIX)
             try:
-                found += txn_index.read_whole(self._files, self._path(base, TXN_INDEX_SUFFIX), base)
+                entries = txn_index.read_whole(self._files, path, base)
             except CorruptSegment as error:
-                raise UncleanableLog(str(error)) from error
+                raise DamagedAborts(base, str(error)) from error
+            size = len(entries) * txn_index.ENTRY_BYTES
+            if size < least:
+                raise DamagedAborts(base, f"{path}: the file has {size} bytes, {least} were written")
+            found += entries
         return found
 
     def _build_map(self, aborted: Sequence[AbortedTransaction]) -> OffsetMap:
@@ -352,5 +366,5 @@ def clean(
     check: Callable[[], None] = lambda: None,
     throttle: Throttle | None = None,
 ) -> CleaningResult:
-    """Do one round. Raises UncleanableLog, OSError, MemoryError, and what `check` raises; then nothing is left of it."""
+    """Do one round. Raises UncleanableLog, DamagedAborts, OSError, MemoryError, and what `check` raises; then nothing is left of it."""
     return Cleaning(job, files or Files(), check, throttle or Throttle(job.bytes_per_second_max)).run()

@@ -2,7 +2,7 @@
 
 Rules
 - The job is one JSON document on standard input, the answer one on standard output: {"result": ...}, or {"error": text,
-  "uncleanable": whether another attempt would end in the same way}.
+  "uncleanable": whether another attempt would end in the same way, "aborts": the segment whose transaction index is to be made again}.
 - It yields to the broker, which starts it with a low priority, and is the first that the kernel ends when memory is short.
 - It ends when the broker that started it has gone, between two reads: nobody would put its files in place.
 """
@@ -14,7 +14,7 @@ import json
 import os
 import sys
 
-from .cleaner_job import CleaningJob, UncleanableLog, clean
+from .cleaner_job import CleaningJob, DamagedAborts, UncleanableLog, clean
 from .files import Files
 
 _OOM_SCORE = "700"
@@ -40,6 +40,8 @@ def answer(text: str, parent: int, files: Files | None = None) -> str:
         return json.dumps({"result": clean(CleaningJob.decode(text), files, check).encode()})
     except UncleanableLog as error:
         return json.dumps({"error": str(error), "uncleanable": True})
+    except DamagedAborts as error:
+        return json.dumps({"error": str(error), "uncleanable": False, "aborts": error.base_offset})
     except Orphaned:
         return json.dumps({"error": "the broker has ended", "uncleanable": False})
     except (OSError, MemoryError) as error:

@@ -422,6 +422,11 @@ class Segment:
             if self._aborts_bytes >= 0:
                 self._aborts_bytes += txn_index.ENTRY_BYTES
 
+    @property
+    def aborts_bytes(self) -> int:
+        """As many the `.txnindex` has at least; below 0 where nobody has looked."""
+        return self._aborts_bytes
+
     def aborted(self, first_offset: int, upper_offset: int) -> tuple[list[txn_index.AbortedTransaction], bool]:
         """What txn_index.find says of the `.txnindex` file and of what waits for it; where there is none, that is remembered.
 
