@@ -152,7 +152,7 @@ class GroupChange:
             self.draft.set_regex(regex, None)
 
     def refresh_regexes(self) -> None:
-        """Look again at what the patterns stand for."""
+        """Look again at what the patterns stand for, as the metadata may be other ones; `bump_epoch` follows."""
         for regex in self.draft.regex_counts:
             known = self.draft.regexes.get(regex)
             resolved = self._resolve(regex)
@@ -173,11 +173,15 @@ class GroupChange:
                 )
                 resolved = ResolvedRegex(known.topics, known.version, self._now_ms)
             self._put_resolved(regex, resolved)
+        self.draft.metadata_stale = False
 
     # --- epochs ---
 
     def bump_epoch(self, changed: bool) -> None:
-        """Go to the next group epoch when members or subscriptions changed, the group is new, or its topics are other ones."""
+        """Go to the next group epoch when members or subscriptions changed, the group is new, or its topics are other ones.
+
+        It takes the patterns for what they stood for at the last look: who has not looked again leaves new metadata to the next heartbeat.
+        """
         draft = self.draft
         metadata_hash = hash_of_topics(draft.topics(), self._image)
         if draft.has_partition_metadata:
@@ -186,7 +190,6 @@ class GroupChange:
         if changed or draft.group_epoch == 0 or metadata_hash != draft.metadata_hash:
             draft.set_epoch(draft.group_epoch + 1, metadata_hash)
             self.records.append(records.epoch_record(draft))
-        draft.metadata_stale = False
 
     def refresh_target(self) -> None:
         """Work out the target assignment of the group's epoch, unless there is one or the last one is too fresh."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from fastq_broker.groups.regex import compile_pattern
@@ -142,3 +143,40 @@ def test_patterns_are_looked_at_again_once_when_the_clock_was_set(jump_ms: int) 
     world.clock_ms += 1
     world.idle("a", 1)
     assert len(world.log) == size + 2
+
+
+def _times_out(world: World) -> None:
+    world.advance(6_000)
+    assert list(world.group.members) == ["a"]
+
+
+def _leaves(world: World) -> None:
+    world.beat(member_id="b", member_epoch=-1)
+
+
+def _is_removed(world: World) -> None:
+    assert world.shard.leave("g", [("", "b-instance")]) == [0]
+
+
+@pytest.mark.parametrize(
+    ("goes", "loads"),
+    [(_leaves, False), (_leaves, True), (_times_out, False), (_is_removed, False), (_is_removed, True)],
+)
+def test_a_new_topic_is_found_also_where_a_member_goes_before_the_next_look(
+    goes: Callable[[World], None], loads: bool
+) -> None:
+    """It was not, until the pattern's refresh interval was over: ten minutes."""
+    world = World(session_timeout_ms=10_000)
+    world.topics(t=2)
+    world.join("a", None, subscribed_topic_regex="t.*")
+    world.join("b", ["t"], instance_id="b-instance" if goes is _is_removed else None)
+    world.beat(member_id="a", member_epoch=1, topic_partitions=[])
+    world.advance(5_000)
+    world.idle("a", world.group.members["a"].member_epoch)
+    world.topics(t=2, t2=1)
+    if loads:
+        world.load()
+    goes(world)
+    found = world.parts(world.join("a", None, subscribed_topic_regex="t.*"))
+    assert found == {("t", 0), ("t", 1), ("t2", 0)}
+    assert not world.group.metadata_stale
