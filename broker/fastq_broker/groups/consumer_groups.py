@@ -502,8 +502,10 @@ class ConsumerGroups:
             return True
         if not deadlines.rebalance_ms or deadlines.rebalance_ms > now_ms:
             return False
+        if deadlines.rebalance_epoch == member.member_epoch:
+            return True  # the deadline goes with the member: where that cannot be written, the next try finds it again
         deadlines.rebalance_ms = 0
-        return deadlines.rebalance_epoch == member.member_epoch
+        return False
 
 
 def _stop_timer(group: ConsumerGroup) -> None:

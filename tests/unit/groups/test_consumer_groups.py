@@ -386,13 +386,19 @@ def test_a_change_that_fits_no_batch_changes_nothing(world: World) -> None:
     assert world.join("b").member_epoch == 2
 
 
-def test_who_does_not_revoke_in_time_is_given_up(world: World) -> None:
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_who_does_not_revoke_in_time_is_given_up(world: World, is_refused: bool) -> None:
+    """Also where that cannot be written at once: the deadline had been forgotten by then, and the member stayed."""
     world.join("a")
     world.join("b", rebalance_timeout_ms=60_000)
     world.idle("a", 1)  # hears that it has to revoke within 5 s
     world.advance(4000)
     world.idle("a", 1)
     assert "a" in world.group.members
+    world.refuse = KafkaStorageError("disk") if is_refused else None
+    world.advance(1000)
+    assert ("a" in world.group.members) is is_refused
+    world.refuse = None
     world.advance(1000)
     assert set(world.group.members) == {"b"}
     assert len(world.parts(world.idle("b", 2))) == 6

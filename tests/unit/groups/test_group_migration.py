@@ -351,7 +351,8 @@ def test_protocols_that_nobody_shares_are_refused(world: World) -> None:
     assert join("consumer", "sticky", "range") == 0
 
 
-def test_classic_members_have_time_to_join_and_to_sync(world: World) -> None:
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_classic_members_have_time_to_join_and_to_sync(world: World, is_refused: bool) -> None:
     new, old = Consumer(world, "c"), Classic(world, "a", rebalance_timeout_ms=3000)
     settle(world, [new])
     settle(world, [new, old])
@@ -365,7 +366,11 @@ def test_classic_members_have_time_to_join_and_to_sync(world: World) -> None:
         new.beat()
         world.shard.heartbeat("g", old.who)
     assert member_id in world.group.members
+    world.refuse = KafkaStorageError("disk") if is_refused else None
     world.advance(10)
+    assert (member_id in world.group.members) is is_refused
+    world.refuse = None
+    world.advance(1000)
     assert member_id not in world.group.members
 
 
