@@ -26,6 +26,7 @@ from fastq_broker.log.scan import CorruptSegment
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from fastq_broker.log import PartitionLog, TimestampOffset
     from fastq_broker.replicas import Replica
     from fastq_broker.router import RequestContext
 
@@ -170,7 +171,7 @@ async def _search_all(
                 timestamp = replica.log.largest_timestamp()
             if timestamp < 0:
                 continue
-            found = await context.read_ahead.call(replica.log.timestamp_query(timestamp).run)
+            found = await _search(context, replica.log, timestamp)
         except KafkaError as error:
             answer.error_code = int(error.code)
             continue
@@ -186,6 +187,18 @@ async def _search_all(
         else:
             answer.error_code = _not_known(context, request, replica)
     return _fitting(response, context.api_version)
+
+
+async def _search(context: RequestContext, log: PartitionLog, timestamp_ms: int) -> TimestampOffset | None:
+    """The first record at or after a time, segment by segment: as a rule it is in the first. Raises KafkaError, CorruptSegment, OSError."""
+    since: int | None = 0
+    while since is not None:
+        query = log.timestamp_query(timestamp_ms, since)
+        found: TimestampOffset | None = await context.read_ahead.call(query.run)
+        if found is not None:
+            return found
+        since = query.followed
+    return None
 
 
 def _fitting(response: ListOffsetsResponse, api_version: int) -> ListOffsetsResponse:

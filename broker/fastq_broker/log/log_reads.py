@@ -267,21 +267,29 @@ class LogReads:
 
     # -- times
 
-    def timestamp_query(self, timestamp_ms: int) -> TimestampQuery:
-        """A search for the first record at or after a time; its `run()` may wait for the disk, in any thread. Raises KafkaStorageError,
-        ReplicaNotAvailable while an index is made again."""
+    def timestamp_query(self, timestamp_ms: int, since_offset: int = 0) -> TimestampQuery:
+        """A search for the first record at or after a time, in the first segment that has one, of those from `since_offset` on; its `run()`
+        may wait for the disk, in any thread. One that finds nothing is `followed` by another: the files of one segment are open at a time.
+        Raises KafkaStorageError, ReplicaNotAvailable while an index is made again."""
+        segments, bases = self.segments, self._bases
         try:
-            places = [self._place_of_time(segment, timestamp_ms) for segment in self._segments_since(timestamp_ms)]
+            number = self._segment_since(timestamp_ms, since_offset)
+            places = () if number is None else (self._place_of_time(segments[number], timestamp_ms),)
         except OSError as error:
             raise self.dir.refuse("searching by time", error.filename or self.path, error) from error
-        return TimestampQuery(self.files, timestamp_ms, self.log_start_offset, tuple(places))
+        followed = bases[number + 1] if number is not None and number + 1 < len(bases) else None
+        return TimestampQuery(self.files, timestamp_ms, self.log_start_offset, places, followed)
 
-    def _segments_since(self, timestamp_ms: int) -> list[Segment]:
-        """Those with a record at or after a time. Of those without one, the last one before them, and any that seems to be older than one
-        before it, are looked at closely: a damaged index would have them passed over. Raises KafkaError, OSError."""
-        found: list[Segment] = []
-        before, highest = None, -1
-        for segment in self.segments:
+    def _segment_since(self, timestamp_ms: int, since_offset: int) -> int | None:
+        """Number of the first one with a record at or after a time. Of those without one, the last one before it, and any that seems to be
+        older than one before it, are looked at closely: a damaged index would have them passed over. Raises KafkaError, OSError."""
+        before, highest = (
+            None,
+            timestamp_ms if since_offset else -1,
+        )  # what lies before the offset was searched for its times
+        found = None
+        for number in range(first_segment_from(self._bases, since_offset), len(self.segments)):
+            segment = self.segments[number]
             if not segment.size:
                 continue
             largest = self._largest_timestamp(segment, closely=False)
@@ -289,11 +297,11 @@ class LogReads:
                 largest = self._largest_timestamp(segment)
             highest = max(highest, largest)
             if largest >= timestamp_ms:
-                found.append(segment)
-            elif not found:
-                before = segment
-        if before is not None and self._largest_timestamp(before) >= timestamp_ms:
-            found.insert(0, before)
+                found = number
+                break
+            before = number
+        if before is not None and self._largest_timestamp(self.segments[before]) >= timestamp_ms:
+            return before
         return found
 
     def _place_of_time(self, segment: Segment, timestamp_ms: int) -> TimestampPlace:

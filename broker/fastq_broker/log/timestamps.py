@@ -49,12 +49,14 @@ class TimestampPlace(NamedTuple):
 
 
 class TimestampQuery(NamedTuple):
-    """Where to look for the first record at or after a time: places in log order."""
+    """Where to look for the first record at or after a time: places in log order, and the offset from which to look on where it is in none
+    of them, None where nothing follows."""
 
     files: Files
     timestamp_ms: int
     start_offset: int
     places: tuple[TimestampPlace, ...]
+    followed: int | None
 
     def run(self) -> TimestampOffset | None:
         """The record, or None. Decompresses one batch where needed. Where an index is wild, which its segment remembers, all of the segment

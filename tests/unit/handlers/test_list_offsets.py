@@ -1,8 +1,10 @@
-"""ListOffsets by time: what becomes of the other partitions of a request while one is searched."""
+"""ListOffsets by time: what becomes of the rest, other partitions and other segments, while one is searched."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 from fastq_broker.handlers import list_offsets
-from fastq_broker.log import LogConfig, LogManager
+from fastq_broker.log import LogConfig, LogManager, PartitionLog
 from fastq_broker.replicas import Replica, ReplicaTable
 
 from fastq._native.records import build_batch
@@ -119,3 +121,79 @@ def test_leadership_that_moves_meanwhile_is_told(world: World) -> None:
     replica.leader_id, replica.leader_epoch = 1, 0
     world.between = lambda: setattr(replica, "leader_epoch", 1)
     assert world.ask("a", "b", epoch=0)["b"][0] == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def _segments_without_the_record(world: World, segments: int) -> PartitionLog:
+    """A log each of whose first segments had a late record, that was deleted: only the last has one still."""
+    log = world.make("many").log
+    for number in range(1, segments):
+        log.roll(NOW_MS)
+        for timestamp in (NOW_MS - number, NOW_MS - 1000):
+            log.append(build_batch([(timestamp, b"k", b"v")]), leader_epoch=0, now_ms=NOW_MS)
+    log.log_start_offset = log.log_end_offset - 3  # as if it had been done of each
+    return log
+
+
+def test_it_goes_on_where_a_segment_has_no_such_record_any_more(world: World) -> None:
+    log = _segments_without_the_record(world, 5)
+    wanted = log.log_end_offset - 2
+    world.searches = 0
+    assert world.ask("many", timestamp=NOW_MS - 500) == {"many": (0, wanted)}
+    assert world.searches == 5
+    assert world.ask("many", timestamp=NOW_MS + 1) == {"many": (0, -1)}
+
+
+def _merge(log: PartitionLog) -> None:
+    """What compaction does to segments, as far as a search can tell."""
+    del log.segments[1:3], log._bases[1:3]
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        (lambda log: log.drop_oldest(3), (0, 7)),
+        (_merge, (0, 7)),
+        (lambda log: log.truncate_to(6), (0, -1)),
+        (lambda log: log.truncate_fully_and_start_at(3), (0, -1)),
+        (lambda log: log.truncate_fully_and_start_at(100), (0, -1)),
+    ],
+    ids=["oldest gone", "compacted", "cut", "emptied", "begun anew"],
+)
+def test_what_becomes_of_the_segments_meanwhile(
+    world: World, change: Callable[[PartitionLog], object], answer: tuple[int, int]
+) -> None:
+    log = _segments_without_the_record(world, 5)
+    world.searches = 0
+
+    def between() -> None:
+        if world.searches == 1:
+            change(log)
+
+    world.between = between
+    assert world.ask("many", timestamp=NOW_MS - 500) == {"many": answer}
+    assert world.logs.offline_dirs == {}
+
+
+def test_the_topic_is_deleted_between_two_segments(world: World) -> None:
+    _segments_without_the_record(world, 5)
+    world.between = lambda: world.delete("many")
+    assert world.ask("many", timestamp=NOW_MS - 500) == {"many": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)}
+    assert world.logs.offline_dirs == {}
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the system does not tell what is open")
+def test_of_many_segments_one_is_open_at_a_time(world: World) -> None:
+    """Those that the budget cannot close, as a search holds them: a process that may have few descriptors failed at each attempt."""
+    log = world.make("many").log
+    for number in range(1, 40):
+        log.roll(NOW_MS)
+        log.append(build_batch([(NOW_MS + number, b"k", b"v")]), leader_epoch=0, now_ms=NOW_MS)
+    world.logs.budget.limit = 4
+    most: list[int] = []
+    world.between = lambda: most.append(len(os.listdir("/proc/self/fd")))
+    gc.collect()
+    world.logs.budget.close()
+    before = len(os.listdir("/proc/self/fd"))
+    assert world.ask("many", timestamp=NOW_MS) == {"many": (0, 0)}
+    assert world.ask("many", timestamp=NOW_MS + 20) == {"many": (0, 20)}
+    assert max(most) <= before + 10

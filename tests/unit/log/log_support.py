@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from fastq_broker.log import LogConfig, LogManager, LogSlice, PartitionLog
+from fastq_broker.log import LogConfig, LogManager, LogSlice, PartitionLog, TimestampOffset
 from fastq_broker.log.durability import ROLL_FLUSH_DELAY_MS
 from fastq_broker.log.flusher import ManualFlusher
 from faulty_files import FaultyFiles
@@ -111,6 +111,18 @@ def records_of(data: LogSlice | bytes) -> list[DecodedRecord]:
     for position, _ in iter_headers(raw, strict=True):
         found += decode_records(raw, position)
     return found
+
+
+def found_at(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | None:
+    """The first record at or after a time, as ListOffsets looks for it."""
+    since: int | None = 0
+    while since is not None:
+        query = log.timestamp_query(timestamp_ms, since)
+        found = query.run()
+        if found is not None:
+            return found
+        since = query.followed
+    return None
 
 
 class Loop:

@@ -12,7 +12,7 @@ from fastq_broker.log import CleanerConfig, LogCleaner, LogConfig, LogManager, P
 from fastq_broker.log.cleaner_job import CleaningJob
 from fastq_broker.log.recovery import rebuild_indexes
 from fastq_broker.log.stored_batches import RecoveryReport
-from log_support import StandingClock, crash, flush_rolled, open_manager
+from log_support import StandingClock, crash, flush_rolled, found_at, open_manager
 
 from fastq._native.records import build_batch, decode_records, iter_headers
 from fastq.errors import KafkaError
@@ -216,7 +216,7 @@ class Player:
         rows = [row for batch in self.batches for row in batch.rows]
         for _ in range(3):
             target = self.random.choice(rows).timestamp_ms if rows else 0
-            found = self.log.timestamp_query(target).run()
+            found = found_at(self.log, target)
             expected = next((row.offset for row in rows if row.timestamp_ms >= target), None)
             assert (found.offset if found else None) == expected
         for segment in self.log.segments:

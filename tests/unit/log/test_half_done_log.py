@@ -18,7 +18,7 @@ from fastq_broker.log.recovery import UnrecoverableLog
 from fastq_broker.log.retention import apply_retention
 from faulty_files import Fault, FaultyFiles
 from forgetful_disk import ForgetfulFiles
-from log_support import TOPIC_ID, StandingClock, crash, one_batch, open_manager, records_of
+from log_support import TOPIC_ID, StandingClock, crash, found_at, one_batch, open_manager, records_of
 
 from fastq.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartition
 
@@ -273,7 +273,7 @@ def test_a_segment_that_a_shortage_has_kept_is_dropped_once_more(tmp_path: Path)
     world.files.heal()
     assert (log.log_start_offset, log.log_end_offset) == (first, CUT), "touched before the tick"
     world.tick(3)
-    assert log.timestamp_query(0).run() is not None
+    assert found_at(log, 0) is not None
     assert log.finish()
     apply_retention(log, world.clock())
     assert log.segments[0].base_offset == first

@@ -16,7 +16,7 @@ from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.files import Files
 from faulty_files import Fault, FaultyFiles
 from forgetful_disk import ForgetfulFiles
-from log_support import START_MS, TOPIC_ID, StandingClock, crash, one_batch, open_manager, records_of
+from log_support import START_MS, TOPIC_ID, StandingClock, crash, found_at, one_batch, open_manager, records_of
 
 from fastq.errors import ConfigError, KafkaStorageError, OffsetOutOfRange, PolicyViolation
 
@@ -56,7 +56,7 @@ def test_one_that_has_ended_holds_no_files(tmp_path: Path, end: str) -> None:
     log = manager.create("t", 0, TOPIC_ID)
     for number in range(9):
         log.append(one_batch([b"%d" % number * 50]), leader_epoch=0, now_ms=START_MS)
-        assert log.timestamp_query(0).run() is not None
+        assert found_at(log, 0) is not None
 
     def held() -> list[str]:
         links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))

@@ -15,7 +15,7 @@ from fastq_broker.log.config import UNLIMITED
 from fastq_broker.log.retention import apply_retention
 from fastq_broker.log.segment import LOG_SUFFIX
 from faulty_files import Fault, FaultyFiles, Operation
-from log_support import StandingClock, crash, one_batch, open_manager, reconfigure, records_of
+from log_support import StandingClock, crash, found_at, one_batch, open_manager, reconfigure, records_of
 
 from fastq.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 
@@ -247,7 +247,7 @@ class Player:
         if not self.model.records:
             return
         target = self.random.choice(self.model.records)[2] + self.random.choice([-1, 0, 1])
-        found = self.log.timestamp_query(target).run()
+        found = found_at(self.log, target)
         expected = next((r for r in self.model.records if r[2] >= target and r[0] >= self.model.start), None)
         assert (found and (found.offset, found.timestamp_ms)) == (expected and (expected[0], expected[2])), (
             f"time {target}"

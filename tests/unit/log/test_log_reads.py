@@ -12,7 +12,7 @@ from fastq_broker.log import LogConfig, PartitionLog
 from fastq_broker.log.files import AHEAD_BYTES, LOOKS, Files, bring_in
 from fastq_broker.log.retention import apply_retention
 from faulty_files import Fault, FaultyFiles
-from log_support import START_MS, StandingClock, one_batch, open_manager, records_of
+from log_support import START_MS, StandingClock, found_at, one_batch, open_manager, records_of
 
 from fastq._native.flusher import is_resident
 from fastq.errors import CorruptMessage, OffsetOutOfRange
@@ -278,20 +278,20 @@ class TestTimes:
     def test_first_record_at_or_after_a_time(self, tmp_path: Path) -> None:
         log = filled(tmp_path, 90, LogConfig(segment_bytes=30 * SIZE, index_interval_bytes=200))
         for number in range(90):
-            found = log.timestamp_query(START_MS + number).run()
+            found = found_at(log, START_MS + number)
             assert found == (START_MS + number, number, 0)
-        first = log.timestamp_query(0).run()
+        first = found_at(log, 0)
         assert first is not None and first.offset == 0
-        assert log.timestamp_query(START_MS + 90).run() is None
+        assert found_at(log, START_MS + 90) is None
         log.delete_records_before(40)
-        first = log.timestamp_query(0).run()
+        first = found_at(log, 0)
         assert first is not None and first.offset == 40
 
     @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
     def test_inside_of_compressed_batches(self, tmp_path: Path, codec: int) -> None:
         log = open_manager(tmp_path).create("t", 0, bytes(16))
         log.append(one_batch([b"v"] * 10, timestamp_ms=START_MS, codec=codec), leader_epoch=2, now_ms=START_MS)
-        assert log.timestamp_query(START_MS + 7).run() == (START_MS + 7, 7, 2)
+        assert found_at(log, START_MS + 7) == (START_MS + 7, 7, 2)
 
     def test_largest_timestamp(self, tmp_path: Path) -> None:
         log = open_manager(tmp_path, LogConfig(segment_bytes=3 * SIZE)).create("t", 0, bytes(16))
@@ -299,10 +299,10 @@ class TestTimes:
         for timestamp in (5, 9, 7, 9, 1, 2):
             log.append(one_batch([b"v00"], timestamp_ms=timestamp), leader_epoch=0, now_ms=START_MS)
         assert log.largest_timestamp() == 9
-        assert log.timestamp_query(9).run() == (9, 1, 0)
+        assert found_at(log, 9) == (9, 1, 0)
 
     def test_records_without_a_timestamp(self, tmp_path: Path) -> None:
         log = open_manager(tmp_path).create("t", 0, bytes(16))
         log.append(one_batch([b"v"], timestamp_ms=-1), leader_epoch=0, now_ms=START_MS)
-        assert log.timestamp_query(0).run() is None
-        assert log.timestamp_query(log.largest_timestamp()).run() is None
+        assert found_at(log, 0) is None
+        assert found_at(log, log.largest_timestamp()) is None

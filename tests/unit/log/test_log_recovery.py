@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
 from forgetful_disk import ForgetfulFiles
-from log_support import START_MS, crash, one_batch, open_manager, records_of
+from log_support import START_MS, crash, found_at, one_batch, open_manager, records_of
 
 from fastq.errors import KafkaStorageError
 
@@ -146,7 +146,7 @@ def test_preallocated_indexes_of_apache_kafka_are_understood(tmp_path: Path) -> 
     log = reopen(tmp_path)
     assert log.log_end_offset == 90
     assert [record.offset for record in records_of(log.read(77, 1))] == [77]
-    assert log.timestamp_query(START_MS + 33).run() == (START_MS + 33, 33, 0)
+    assert found_at(log, START_MS + 33) == (START_MS + 33, 33, 0)
     for number in range(90, 100):
         log.append(one_batch([b"v%03d" % number]), leader_epoch=1, now_ms=START_MS)
     assert [record.offset for record in records_of(log.read(95, 1))] == [95]

@@ -28,6 +28,7 @@ from log_support import (
     StandingClock,
     clock_of,
     crash,
+    found_at,
     one_batch,
     open_manager,
     records_of,
@@ -159,7 +160,7 @@ class World:
             assert log.upper_offset_of(piece) >= last
         for number in rng.sample(range(start, end), min(end - start, 20)):
             try:
-                at = log.timestamp_query(START_MS + number).run()
+                at = found_at(log, START_MS + number)
                 assert at is not None and (at.offset, at.timestamp_ms) == (number, START_MS + number)
                 assert log.largest_timestamp() == START_MS + end - 1
             except ReplicaNotAvailable:
@@ -490,7 +491,7 @@ def test_what_comes_meanwhile_has_the_entries_that_it_would_have_had(tmp_path: P
             with contextlib.suppress(ReplicaNotAvailable):
                 world.log.read(40, 1)
             with contextlib.suppress(ReplicaNotAvailable):
-                world.log.timestamp_query(START_MS + 3).run()
+                found_at(world.log, START_MS + 3)
             with contextlib.suppress(ReplicaNotAvailable):
                 world.log.read(40, 1)
             assert len(world.thread.jobs) == 1
