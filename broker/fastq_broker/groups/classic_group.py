@@ -106,7 +106,9 @@ class ClassicGroup(GroupState):
                 restored.session_timeout_ms = before.session_timeout_ms
                 self._touch(restored, now_ms)
                 self._answer(waiter, JoinResult(error))
-            elif can_skip:
+                return
+            self._touch(member, now_ms)  # while it waited it had no need of a session, and nobody looks at it any more
+            if can_skip:
                 leads = self.leader_id == member.member_id
                 joined = self._joined(member, self._metadata_of_all() if leads else ())
                 self._answer(self._take_join_waiter(member), joined._replace(skip_assignment=leads))

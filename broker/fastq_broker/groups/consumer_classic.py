@@ -106,9 +106,12 @@ class ClassicMembers:
 
         def done(error: KafkaError | None) -> None:
             live = consumers.groups.get(group.group_id)
-            if error is None and isinstance(live, ConsumerGroup) and member_id in live.members:
-                consumers.start_session(live, after)
-                consumers.start_rebalance(live, after)  # until its sync
+            if isinstance(live, ConsumerGroup):
+                there = live.members.get(member_id)
+                # What is in force may come with an error: too few had it in time. Without a session a member would stay for ever.
+                if there is not None and there.member_epoch == after.member_epoch:
+                    consumers.start_session(live, after)
+                    consumers.start_rebalance(live, after)  # until its sync
             answer(_joined(result, error))
 
         if down:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from classic_bench import DELAY_MS, EMPTY, PREPARING, REBALANCE_MS, SESSION_MS, STABLE, GroupBench
 from fastq_broker.groups.group import Committer
 
@@ -203,6 +204,25 @@ def test_a_static_member_stays_while_it_is_away_but_not_longer_than_its_session(
     assert rejoined.result.error == 0
     assert list(bench.group.members) == [leader]
     assert bench.join(follower, instance_id="i1").result.error == 25
+
+
+@pytest.mark.parametrize("error", [0, 16])
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_static_member_that_dies_while_its_new_id_is_stored_is_given_up(
+    bench: GroupBench, version: int, error: int
+) -> None:
+    """It was in the group for ever where that took longer than its session."""
+    (only,) = bench.static_group(1)
+    bench.hold_stores = True
+    call = bench.join(instance_id="i0", version=version)
+    bench.advance(SESSION_MS + 1)
+    assert call.waits and list(bench.group.members) != [only]
+    bench.finish_store(error)
+    assert call.result.error == error
+    bench.advance(SESSION_MS - 1)
+    assert bench.group.state is STABLE
+    bench.advance(1)
+    assert not bench.group.members
 
 
 # --- size ---

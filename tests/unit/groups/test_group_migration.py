@@ -16,7 +16,7 @@ from fastq_broker.groups.subscriptions import decode_subscription
 from group_world import Consumer, Parts, World, assert_disjoint
 
 from fastq._native.wire import DecodeError, Writer
-from fastq.errors import GroupIdNotFound, KafkaStorageError, UnknownMemberId
+from fastq.errors import ErrorCode, GroupIdNotFound, KafkaStorageError, NotEnoughReplicasAfterAppend, UnknownMemberId
 from fastq.protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 REBALANCE = 27
@@ -372,6 +372,28 @@ def test_classic_members_have_time_to_join_and_to_sync(world: World, is_refused:
     world.refuse = None
     world.advance(1000)
     assert member_id not in world.group.members
+
+
+def test_a_classic_member_that_is_in_but_was_told_an_error_has_a_session_too(world: World) -> None:
+    """Written, and then too few replicas had it: it was in the group for ever if it did not come again."""
+    new, old = Consumer(world, "c"), Classic(world, "a")
+    new.beat()
+    waiting: list[Any] = []
+
+    def append(records: Any, on_done: Any, **transaction: Any) -> None:
+        World.append(world, records, lambda error: waiting.append(on_done))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "append", append)
+        old.beat()
+    (on_done,) = waiting
+    on_done(NotEnoughReplicasAfterAppend("too few by now"))
+    assert old.errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert [member.classic is not None for member in world.group.members.values()] == [False, True]
+    for _ in range(6):
+        new.beat()
+        world.advance(2_000)
+    assert list(world.group.members) == ["c"]
 
 
 def test_a_static_member_changes_its_protocol_in_place(world: World) -> None:
