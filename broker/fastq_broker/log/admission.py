@@ -2,7 +2,8 @@
 
 Rules
 - Of an uncompressed batch every record is walked; of a compressed one only header and checksum are looked at, unless the topic is
-  compacted, which needs the keys, or has a `compression.type` of its own: then the batch is walked, and stored in that codec.
+  compacted, which needs the keys, or has a `compression.type` of its own: then the batch is walked, and stored in that codec. Walked
+  is, too, what has a header that cannot be right: retention, searches and offsets rest on it.
 - Nothing here touches the log: a refused batch leaves no trace. Source: LogValidator, UnifiedLog.analyzeAndValidateRecords.
 """
 
@@ -14,6 +15,7 @@ from typing import Final, NoReturn
 from fastq._native.batch_validation import InvalidBatch, validate_batch
 from fastq._native.records import (
     BatchHeader,
+    read_header,
     recompress,
     stamp_log_append_time,
     stamp_max_timestamp,
@@ -24,6 +26,9 @@ from fastq.errors import ErrorCode, KafkaError, MissingPackage, error_for_code
 from .config import LogConfig
 
 _UNCOMPRESSED: Final = frozenset({"uncompressed", "none"})
+_RECORDS_PER_BYTE_MAX: Final = 8
+"""Compressed records for each byte of a batch, above which its count is not believed. The densest that a codec reaches, with records of
+nothing but their offsets, is 1.3."""
 
 
 class Admission:
@@ -91,15 +96,16 @@ class Admission:
         """
         walked = not header.codec or self._decompress is not None
         largest, seen = header.max_timestamp, header.records_max_timestamp
-        if from_client and self._codec >= 0 and header.codec != self._codec:
-            if (
-                not walked
-            ):  # what is stored then is the broker's own work, so it is judged like any that the broker opens
+        if from_client:
+            encode = self._codec >= 0 and header.codec != self._codec
+            if not walked and (encode or self._doubt(header)):
+                # What is encoded is the broker's own work then, so it is judged like any that the broker opens.
                 seen = self._judge(batch, now_ms, from_client, decompress).records_max_timestamp
                 walked = True
-            batch = self._recompress(batch)
-            if len(batch) > self._config.max_message_bytes:
-                self._too_large(len(batch))
+            if encode:
+                batch = self._recompress(batch)
+                if len(batch) > self._config.max_message_bytes:
+                    self._too_large(len(batch))
         if self.log_append_time:
             stamp_log_append_time(batch, 0, now_ms)
             return batch, now_ms
@@ -110,6 +116,16 @@ class Admission:
             elif not -self._before_max_ms <= largest - now_ms <= self._after_max_ms:
                 self._bad_time(largest, now_ms)
         return batch, largest
+
+    def _doubt(self, header: BatchHeader) -> str:
+        """What cannot be right in the header of a batch that has not been opened; nothing for most. Some clients leave the largest
+        timestamp unset and leave it to the broker, as Kafka's opens every batch."""
+        largest = header.max_timestamp
+        if (largest < header.base_timestamp or largest < 0) and not self.log_append_time:
+            return f"a largest timestamp of {largest} and a first one of {header.base_timestamp}"
+        if header.record_count > _RECORDS_PER_BYTE_MAX * header.size_bytes:
+            return f"{header.record_count} records in {header.size_bytes} bytes"
+        return ""
 
     def check_segment_size(self, size: int) -> None:
         """Raises RecordListTooLarge for a batch that fits into no segment."""
@@ -139,7 +155,7 @@ class Admission:
         except InvalidBatch as error:
             raise self.refusal(error) from None
         except MissingPackage as error:
-            self._without_codec(error)
+            self._without_codec(error, batch)
 
     def _recompress(self, batch: bytearray | memoryview) -> bytearray:
         config = self._config
@@ -153,7 +169,7 @@ class Admission:
         except ValueError as error:
             self._fail(ErrorCode.CORRUPT_MESSAGE, f"the records cannot be decompressed: {error}")
         except MissingPackage as error:
-            self._without_codec(error)
+            self._without_codec(error, batch)
 
     # -- refusals
 
@@ -178,12 +194,13 @@ class Admission:
     def _fail(self, code: ErrorCode, message: str) -> NoReturn:
         raise error_for_code(code, message, topic=self._topic, partition=self._partition)
 
-    def _without_codec(self, error: MissingPackage) -> NoReturn:
-        why = (
-            "of a compacted topic are opened for their keys"
-            if self._compacted
-            else "are stored as the topic's compression.type says"
-        )
+    def _without_codec(self, error: MissingPackage, batch: bytearray | memoryview) -> NoReturn:
+        if self._compacted:
+            why = "of a compacted topic are opened for their keys"
+        elif self._codec >= 0 and read_header(batch).codec != self._codec:
+            why = "are stored as the topic's compression.type says"
+        else:
+            why = f"whose header cannot be right are opened, this one has {self._doubt(read_header(batch))}"
         self._fail(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"batches {why}, and on the broker {error.message}: {error.hint}"
         )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import struct
 from pathlib import Path
 
 import pytest
-from fastq_broker.log import AppendResult, LogConfig, PartitionLog
+from fastq_broker.log import AppendResult, LogConfig, PartitionLog, admission
+from fastq_broker.log.retention import apply_retention
 from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, StandingClock, crash, one_batch, open_manager, records_of
 
+from fastq._native.crc32c import crc32c
 from fastq._native.records import build_batch, decode_records, read_header, verify_crc
 from fastq.errors import (
     CorruptMessage,
@@ -19,11 +22,14 @@ from fastq.errors import (
     KafkaError,
     KafkaStorageError,
     MessageTooLarge,
+    MissingPackage,
     OutOfOrderSequenceNumber,
     RecordListTooLarge,
+    UnsupportedCompressionType,
 )
 
 INT32_MAX = (1 << 31) - 1
+DAY_MS = 86_400_000
 
 
 class BegunFiles(FaultyFiles):
@@ -134,6 +140,64 @@ def test_a_wrong_maximum_timestamp_is_corrected(tmp_path: Path) -> None:
     send(log, build_batch([(START_MS, None, b"v")], max_timestamp=START_MS + 99))
     raw = log.read(0, 1000).read()
     assert (read_header(raw).max_timestamp, verify_crc(raw)) == (START_MS, True)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("claimed", [-1, START_MS - 1, -5])
+def test_a_largest_timestamp_that_a_compressed_batch_cannot_have_is_corrected(
+    tmp_path: Path, codec: int, claimed: int
+) -> None:
+    log = new_log(tmp_path, LogConfig(message_timestamp_after_max_ms=500))
+    rows = [(START_MS, b"k", b"1"), (START_MS + 7, b"k", b"2")]
+    send(log, build_batch(rows, codec=codec, max_timestamp=claimed))
+    raw = log.read(0, 10_000).read()
+    assert (read_header(raw).codec, read_header(raw).max_timestamp, verify_crc(raw)) == (codec, START_MS + 7, True)
+    assert log.largest_timestamp() == START_MS + 7
+    found = log.timestamp_query(START_MS + 3).run()
+    assert found is not None and found.offset == 1
+    error = refused(log, build_batch([(START_MS + 501, b"k", b"v")], codec=codec, max_timestamp=-1), InvalidTimestamp)
+    assert [index for index, _ in getattr(error, "record_errors")] == [0]  # noqa: B009 - set by the context
+    send(log, build_batch([(-1, b"k", b"v")], codec=codec))  # a record without a time, as its batch says
+    assert read_header(log.read(2, 10_000).read()).max_timestamp == -1
+
+
+def test_records_without_a_largest_timestamp_are_kept_as_long_as_others(tmp_path: Path) -> None:
+    clock = StandingClock()
+    log = new_log(tmp_path, LogConfig(retention_ms=7 * DAY_MS, segment_ms=1 << 60), clock)
+    send(log, one_batch([b"v"]))
+    for _ in range(9):
+        now_ms = clock.advance(DAY_MS)
+        send(log, build_batch([(now_ms, b"k", b"v")], codec=1, max_timestamp=-1), now_ms)
+    assert apply_retention(log, clock.now_ms) == 0
+    assert (log.log_start_offset, log.log_end_offset) == (0, 10)
+
+
+def test_a_count_that_no_codec_could_hold_is_looked_at(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    for codec in (1, 2, 3, 4):
+        batch = build_batch([(START_MS, b"k", b"v")], codec=codec)
+        for count in (9 * len(batch), INT32_MAX):
+            struct.pack_into(">i", batch, 23, count - 1)
+            struct.pack_into(">i", batch, 57, count)
+            struct.pack_into(">I", batch, 17, crc32c(batch[21:]))
+            assert "fewer than the header says" in str(refused(log, batch, InvalidRecord))
+    dense = [(START_MS, None, None)] * 100_000  # as densely as it goes
+    for codec in (1, 2, 3, 4):
+        send(log, build_batch(dense, codec=codec))
+    assert log.log_end_offset == 4 * len(dense)
+
+
+def test_what_has_no_credible_header_and_cannot_be_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> bytes:
+        raise MissingPackage("zstd is not installed", hint="install it")
+
+    log = new_log(tmp_path)
+    monkeypatch.setattr(admission, "decompress", missing)
+    send(log, one_batch([b"v"], codec=4))
+    error = refused(log, build_batch([(START_MS, b"k", b"v")], codec=4, max_timestamp=-1), UnsupportedCompressionType)
+    assert f"a largest timestamp of -1 and a first one of {START_MS}" in str(error) and "install it" in str(error)
 
 
 def test_compression_type_of_the_topic(tmp_path: Path) -> None:
