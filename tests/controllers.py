@@ -210,18 +210,21 @@ class SimulatedBroker:
     def __init__(self, broker_id: int, cluster: Cluster) -> None:
         self.broker_id, self.cluster = broker_id, cluster
         self.directory = os.urandom(16)
+        self.incarnation = b""
         self.epoch = self.previous_epoch = -1
         self.answers: list[Any] = []
         self.beats: asyncio.Task[None] | None = None
         self.wants_to_stop = False
 
-    async def register(self, version: int | None = None) -> Any:
-        """Register as a new process."""
+    async def register(self, version: int | None = None, *, again: bool = False) -> Any:
+        """Register as a new process, or as the same one once more."""
+        if not again:
+            self.incarnation = os.urandom(16)
         response = await self.cluster.ask(
             m.BrokerRegistrationRequest(
                 broker_id=self.broker_id,
                 cluster_id=CLUSTER,
-                incarnation_id=os.urandom(16),
+                incarnation_id=self.incarnation,
                 listeners=[
                     m.BrokerRegistrationRequest.Listener(name="PLAINTEXT", host="localhost", port=9000 + self.broker_id)
                 ],

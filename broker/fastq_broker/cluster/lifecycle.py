@@ -10,8 +10,9 @@ Rules
 - One question is on its way at a time. What happens meanwhile has the next one follow at once, unless this one fails.
 - A question that fails, for whatever reason, is asked again after the heartbeat's interval. The reason is said once, and then each minute.
 - STALE_BROKER_EPOCH, when the metadata has another incarnation of this id: another process took its place while this one was silent. It
-  registers again, which the controller refuses while the other one lives (Kafka sends heartbeats in vain until it is started again). A
-  broker that the metadata does not have any more was unregistered on purpose, and stays out until it is started again.
+  registers again, which the controller refuses until the other one's session is over, whatever place they advertise, so that two do not
+  take turns (Kafka sends heartbeats in vain until it is started again). A broker that the metadata does not have any more was unregistered
+  on purpose, and stays out until it is started again.
 - The first registration has to succeed in time; then the controller may be away for as long as it is.
 - A failed directory is told in each heartbeat. If no controller has heard of it in time, if it holds the metadata, or if it was the last
   one, the process must end: who leads from such a disk must not be believed to be well.

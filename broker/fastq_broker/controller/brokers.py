@@ -42,6 +42,9 @@ IN_CONTROLLED_SHUTDOWN = 1
 EVERY_OFFSET: Final = (1 << 63) - 1
 SESSION_TICKS: Final = 8
 """How often in a session somebody looks for one that is over."""
+DISPLACED_MAX = 8
+"""How many former incarnations of an id are remembered: as many processes as may take it for theirs at a time."""
+
 _CLEAN_SHUTDOWN_SINCE = 3
 """Version of BrokerRegistration from which on it says how the broker stopped."""
 
@@ -125,8 +128,8 @@ def _check_registration(
     if broker is not None and is_live and broker.incarnation_id != request.incarnation_id:
         raise Refused(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"another broker {broker_id} is there, in epoch {broker.epoch}; where it is this one before it was restarted, it is let in "
-            "once that session has run out",
+            f"another broker {broker_id} is there, in epoch {broker.epoch}, and is heard; where that is this one before it was restarted, "
+            "it is let in once that session is over; where it is another process, give one of them a node.id of its own",
         )
     if request.is_migrating_zk_broker:
         raise Refused(
@@ -314,6 +317,9 @@ class _Session:
     registered_at: int
     registration: tuple[object, ...]
     is_fenced: bool
+    incarnation_id: bytes
+    displaced: tuple[bytes, ...] = ()
+    """The last incarnations of this id before it, as far as this node has led meanwhile."""
     contact_ms: int | None = None
     """When it was last heard in this epoch; None: not since it registered, or its session is over."""
     was_heard: bool = False
@@ -368,7 +374,10 @@ class Sessions:
             session = self._brokers.get(broker_id)
             registration = (broker.endpoints, broker.features, broker.rack)
             if session is None or session.epoch != broker.epoch:
-                session = self._brokers[broker_id] = _Session(broker.epoch, image.offset, registration, broker.fenced)
+                before = () if session is None else (*session.displaced, session.incarnation_id)[-DISPLACED_MAX:]
+                session = self._brokers[broker_id] = _Session(
+                    broker.epoch, image.offset, registration, broker.fenced, broker.incarnation_id, before
+                )
             if session.registration != registration:
                 session.registration = registration
                 session.registered_at = image.offset
@@ -391,6 +400,16 @@ class Sessions:
         """Whether the broker that is registered was heard within a session's time, and what it was heard over still stands."""
         session = self._brokers.get(broker_id)
         return session is not None and session.gone_at_ms is None and not self._is_over(session, now_ms)
+
+    def is_silent(self, broker_id: int, incarnation_id: bytes, silent_ms: int, now_ms: int) -> bool:
+        """Whether the broker that is registered has said nothing for so long, or not a thing since this node leads: what another
+        incarnation of its id may take for its end. Not one that it has displaced: two that live would take turns."""
+        session = self._brokers.get(broker_id)
+        if session is None or session.contact_ms is None:
+            return True
+        if incarnation_id in session.displaced:
+            return False
+        return not session.was_heard or session.contact_ms + silent_ms < now_ms
 
     def unheard(self) -> list[tuple[int, int]]:
         """Id and epoch of the brokers that have a session only because the metadata has them."""

@@ -6,8 +6,10 @@ Rules
 - What a plan allows to be made in parts (all that only moves leaders and ISRs) is cut where Kafka bounds a batch, in the order planned.
 - Who was heard when (`Sessions`) is known to the leader of an epoch only: it begins anew with each.
 - A process that is gone is not waited for, unless broker.disconnect.timeout.ms says so: its connection was closed, nobody listens in its
-  place (which the owner finds out: `on_term`, `unheard`, `broken`), or another one listens there and registers. All these may be wrong, at
-  the cost of a fence that the next heartbeat takes away: Kafka's epochs guard what is written.
+  place (which the owner finds out: `on_term`, `unheard`, `broken`), or it is silent for SILENT_INTERVALS and another one that advertises
+  its place registers. All these may be wrong, at the cost of a fence that the next heartbeat takes away: Kafka's epochs guard what is
+  written.
+- One that speaks keeps its id, whoever else comes with the same: two processes may well advertise one place, that of what forwards to them.
 Source: QuorumController, ControllerApis, PeriodicTaskControlManager.
 """
 
@@ -48,6 +50,9 @@ from fastq_broker.error_responses import error_response
 from fastq_broker.log import failures
 
 logger = logging.getLogger(__name__)
+
+SILENT_INTERVALS = 2
+"""How many of its heartbeats a broker has missed when another process in its place is let in before its session is over."""
 
 Planned = tuple[Message, list[Record]]
 """An answer, and the records that make it true."""
@@ -189,9 +194,14 @@ class ClusterControl:
         return BrokerRegistrationResponse(error_code=registered.error, broker_epoch=registered.epoch), records
 
     def _follows(self, request: BrokerRegistrationRequest) -> bool:
-        """Whether a broker is the one after the registered one of its id: where that one listened, two cannot."""
-        known = self._view.image.brokers.get(request.broker_id)
-        if known is None or self._config.broker_disconnect_timeout_ms < 0:
+        """Whether a broker is taken for the one after the registered one of its id, whose session goes on: it has that one's place, and
+        that one is not heard any more."""
+        config, sessions, broker_id = self._config, self._active_term().sessions, request.broker_id
+        known = self._view.image.brokers.get(broker_id)
+        if known is None or config.broker_disconnect_timeout_ms < 0:
+            return False
+        silent_ms = SILENT_INTERVALS * config.broker_heartbeat_interval_ms
+        if not sessions.is_silent(broker_id, request.incarnation_id, silent_ms, self._now()):
             return False
         places = {(item.name, item.host, item.port) for item in request.listeners}
         return bool(places) and places == {(item.name, item.host, item.port) for item in known.endpoints}

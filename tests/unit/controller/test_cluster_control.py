@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controllers import CLUSTER, Cluster, Node, SimulatedBroker, ask
+from controllers import CLUSTER, Cluster, Node, SimulatedBroker, ask, until_async
 from fastq_broker.cluster.controller_channel import holds_error
 from fastq_broker.cluster.forwarding import ClientRequest, Principal, wrap
 from fastq_broker.controller import brokers as plans_of_brokers
@@ -16,6 +16,7 @@ from raft_members import until
 
 from fastq.errors import ErrorCode, UnsupportedVersion
 from fastq.protocol import messages as m
+from fastq.protocol.api import APIS
 from fastq.protocol.frames import decode_response
 
 
@@ -80,7 +81,50 @@ def test_a_broker_whose_connection_is_closed_is_not_waited_for(tmp_path: Path, p
                 return
             await until(lambda: controller.image.brokers[11].fenced)
             assert not (await broker.heartbeat()).is_fenced  # it lives after all
-            assert not (await broker.register()).error_code  # as another process in its place: at once
+            assert not (
+                await broker.register()
+            ).error_code  # another process, once that connection is closed too: at once
+
+    run(scenario())
+
+
+class Unbroken:
+    """A controller that is asked over what cannot break."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    async def ask(self, request: Any, version: int | None = None) -> Any:
+        return await self.node.control.serve(request, APIS[request.API_KEY].max_stable_version)
+
+    async def image(self) -> Any:
+        return self.node.image
+
+
+def test_a_second_process_that_advertises_a_live_brokers_place_is_refused(tmp_path: Path) -> None:
+    """They had thrown each other out, again and again: two behind one name, or two replicas of one container."""
+
+    async def scenario() -> None:
+        settings = {"broker_session_timeout_ms": 600_000, "broker_heartbeat_interval_ms": 300_000}
+        async with Cluster(tmp_path, **settings) as cluster:
+            node = await cluster.active()
+            one, other = (SimulatedBroker(11, Unbroken(node)) for _ in range(2))  # type: ignore[arg-type]
+            await one.run()
+            refused = await other.register()
+            assert refused.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+            assert (node.image.brokers[11].epoch, node.image.brokers[11].fenced) == (one.epoch, False)
+
+            one.kill()
+            node.control.broken(11, one.epoch, None)
+            assert not (await other.register(again=True)).error_code  # at once
+            await until_async(other._is_unfenced)
+            assert (await one.heartbeat()).error_code == ErrorCode.STALE_BROKER_EPOCH
+            assert (await one.register(again=True)).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+            assert node.image.brokers[11].epoch == other.epoch
+
+            await node.kill()
+            after = SimulatedBroker(11, Unbroken(await cluster.active()))  # type: ignore[arg-type]
+            assert not (await after.register()).error_code  # the next controller has not heard the one before it
 
     run(scenario())
 
