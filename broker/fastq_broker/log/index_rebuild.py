@@ -30,7 +30,7 @@ from .half_done import no_memory
 from .producer_state import CompletedTransaction, ProducerState
 from .recovery import note_batches
 from .recovery_progress import RecoveryStopped
-from .scan import CorruptSegment, WildIndex, iter_bounds
+from .scan import CorruptSegment, WildIndex, batch_of_entry
 from .segment import TXN_INDEX_SUFFIX, Segment
 from .stored_batches import RecoveryReport, iter_verified
 from .stored_producers import load_snapshot, replay, replay_batch
@@ -121,10 +121,9 @@ class IndexRebuild:
             self._look_up(0)
             if at >= self.size:
                 break
-            with contextlib.suppress(CorruptSegment):
-                found = next(iter_bounds(self._files, self._handle, at, self.size))
-                if found.last_offset == offset and found.base_offset > last:
-                    return at
+            found = batch_of_entry(self._files, self._handle, offset, at, self.size)
+            if found is not None and found.base_offset > last:
+                return at
         return None
 
     @property

@@ -32,7 +32,7 @@ from .cleaner_swap import BrokenSwap, is_leftover, recover_swaps
 from .files import READ_WRITE_CREATE, FileHandle, Files
 from .leader_epochs import LeaderEpochs
 from .producer_state import ProducerState
-from .scan import MAGIC_POSITION, CorruptSegment, iter_bounds
+from .scan import MAGIC_POSITION, CorruptSegment, batch_of_entry, iter_bounds
 from .segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -275,15 +275,18 @@ def find_end(files: Files, segment: Segment, report: RecoveryReport | None = Non
     try:
         if position < 0:
             raise CorruptSegment(segment.index.path, position, "the last index entry has a negative position")
-        end = segment.base_offset
+        end, indexed = segment.base_offset, not position
         for number, bounds in enumerate(iter_bounds(files, segment.log.handle(), position, segment.size)):
             if number == _TAIL_BATCHES and report is not None:
                 report.foresee(segment.size - position)
-            if number == 0 and position and bounds.last_offset != offset:
-                raise CorruptSegment(
-                    segment.index.path, position, f"the index has offset {offset}, the log {bounds.last_offset}"
-                )
+            if not indexed and bounds.last_offset >= offset:
+                indexed = bounds.last_offset == offset
+                if not indexed:
+                    break
             end = bounds.last_offset + 1
+        if not indexed:
+            reason = f"the index has offset {offset}, at which no batch of the log ends from there on"
+            raise CorruptSegment(segment.index.path, position, reason)
         if end > segment.base_offset:
             return end
         raise CorruptSegment(segment.log.path, position, "the last index entry lies past the end")
@@ -435,11 +438,8 @@ def _trusted_position(files: Files, segment: Segment, point: int) -> tuple[int, 
     count = segment.index.trusted_count(segment.size, point)
     if count:
         offset, position = segment.index.entry_at(count - 1)
-        try:
-            bounds = next(iter_bounds(files, segment.log.handle(), position, segment.size))
-        except CorruptSegment:
-            bounds = None
-        if bounds is not None and bounds.last_offset == offset:
+        bounds = batch_of_entry(files, segment.log.handle(), offset, position, segment.size)
+        if bounds is not None:
             segment.forget_indexes(position, bounds.base_offset)
             return position, bounds.base_offset
     segment.forget_indexes(0, segment.base_offset)

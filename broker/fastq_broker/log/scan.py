@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .files import FileHandle, Files, bring_in
@@ -31,6 +32,9 @@ _WINDOW_BYTES: Final = 16 << 10
 _WALK_WINDOWS: Final = 16
 WALK_BYTES_MAX: Final = _WALK_WINDOWS * _WINDOW_BYTES
 """How much of small batches the event loop goes through for one read: 3 ms of it."""
+
+_APPEND_BYTES_MAX: Final = 16 << 20
+"""More than Apache Kafka's followers append at once, as long as nobody sets `replica.fetch.max.bytes` (1 MiB) to that."""
 
 
 class CorruptSegment(Exception):
@@ -108,6 +112,18 @@ def iter_bounds(
             )
         yield BatchBounds(base, last_offset, position, batch_end)
         position = batch_end
+
+
+def batch_of_entry(files: Files, handle: FileHandle, offset: int, position: int, end: int) -> BatchBounds | None:
+    """The batch to which an index entry leads, where the log bears it out: from there on one ends at its offset, as a rule the first.
+    Apache Kafka up to 4.0.0 makes one entry of all that a follower appends at once: position of the first batch, offset of the last."""
+    first = None
+    with suppress(CorruptSegment):
+        for bounds in iter_bounds(files, handle, position, end):
+            first = first or bounds
+            if bounds.last_offset >= offset or bounds.end - position > _APPEND_BYTES_MAX:
+                return first if bounds.last_offset == offset else None
+    return None
 
 
 def verify_start(files: Files, segment: Segment, position: int, offset: int, *, may_block: bool = True) -> None:

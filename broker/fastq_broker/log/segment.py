@@ -363,7 +363,7 @@ class Segment:
         Past them the files may hold anything, as after a loss of power. Who makes them again does so for nothing.
         """
         self.rebuilding = self.doubt = None
-        self.index.truncate_entries(self.index.trusted_count(position) if position else 0)
+        self.index.truncate_entries(self.index.trusted_count(position, offset) if position else 0)
         self.time_index.truncate_entries(self.time_index.trusted_count(offset) if position else 0)
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
         self._timestamps_known = True
