@@ -22,10 +22,7 @@ from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from fastq._native.records import (
-    BatchHeader,
-    verify_crc,
-)
+from fastq._native.records import verify_crc
 
 from .checkpoints import PARTITION_METADATA, CorruptCheckpoint, format_partition_metadata, read_topic_id
 from .cleaner_swap import BrokenSwap, is_leftover, recover_swaps
@@ -43,7 +40,7 @@ from .segment import (
     Segment,
     offset_file_name,
 )
-from .stored_batches import RecoveryReport, iter_batches
+from .stored_batches import RecoveryReport, check_range, iter_batches, note_old_batches
 from .stored_producers import (
     aborts_damaged,
     load_producers,
@@ -329,8 +326,9 @@ def rebuild_indexes(files: Files, segment: Segment, report: RecoveryReport) -> N
 
 def note_batches(files: Files, segment: Segment, handle: FileHandle, position: int, report: RecoveryReport) -> None:
     """Have a segment remember its batches from `position` on, as appends would. Raises CorruptSegment, OSError."""
+    position = note_old_batches(files, segment, handle, position, report)
     for at, header, data in iter_batches(files, handle, position, segment.size, report):
-        _check_range(segment, at, header)
+        check_range(segment, at, header)
         segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
 
 
@@ -471,7 +469,7 @@ def _recover_segment(
                 raise CorruptSegment(
                     segment.log.path, at, f"the checksum of the batch at offset {header.base_offset} is wrong"
                 )
-            _check_range(segment, at, header)
+            check_range(segment, at, header)
             segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
             if header.partition_leader_epoch < epochs.epoch_for_offset(header.base_offset):
                 epochs.truncate_epochs_above(header.partition_leader_epoch)
@@ -487,16 +485,6 @@ def _recover_segment(
     segment.index.trim_if_room()
     segment.time_index.trim_if_room()
     return expected, valid, reason
-
-
-def _check_range(segment: Segment, position: int, header: BatchHeader) -> None:
-    """The offset of a batch, which its checksum does not cover, must be one that the indexes of its segment can hold."""
-    if not 0 <= header.last_offset - segment.base_offset <= _RELATIVE_OFFSET_MAX:
-        raise CorruptSegment(
-            segment.log.path,
-            position,
-            f"offset {header.last_offset} is too far from the segment's first, {segment.base_offset}",
-        )
 
 
 def _name_emptied(log: PartitionLog, segments: list[Segment]) -> None:

@@ -26,6 +26,8 @@ BOUNDS_BYTES: Final = _BOUNDS.size
 HEADER_BYTES: Final = 61
 MAGIC_POSITION: Final = 16
 _LOG_OVERHEAD: Final = 12
+_TIMESTAMP_POSITION: Final = {b"\1": 18, b"\2": 35}
+"""Where the largest timestamp is, by magic: of magic 1, a message's own, or of compressed ones that of the message around them."""
 _LENGTH_MIN: Final = 49
 _OLD_LENGTH_MIN: Final = {0: 14, 1: 22}  # by magic
 _WINDOW_BYTES: Final = 16 << 10
@@ -124,6 +126,17 @@ def batch_of_entry(files: Files, handle: FileHandle, offset: int, position: int,
             if bounds.last_offset >= offset or bounds.end - position > _APPEND_BYTES_MAX:
                 return first if bounds.last_offset == offset else None
     return None
+
+
+def is_old_format(header: bytes) -> bool:
+    """Whether a batch that begins with these bytes, HEADER_BYTES or all that it has, is of magic 0 or 1."""
+    return header[MAGIC_POSITION : MAGIC_POSITION + 1] < b"\2"
+
+
+def largest_timestamp_in(header: bytes) -> int:
+    """The largest timestamp of the batch that begins with these bytes, HEADER_BYTES or all that it has; -1 for none, as in magic 0."""
+    at = _TIMESTAMP_POSITION.get(header[MAGIC_POSITION : MAGIC_POSITION + 1], NO_UPPER)
+    return int.from_bytes(header[at : at + 8], "big", signed=True) if at + 8 <= len(header) else -1
 
 
 def verify_start(files: Files, segment: Segment, position: int, offset: int, *, may_block: bool = True) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -20,7 +19,7 @@ from . import txn_index
 from .files import READ_WRITE, READ_WRITE_CREATE, FdBudget, FileHandle, Files, is_shortage
 from .offset_index import OffsetIndex
 from .producer_state import CompletedTransaction
-from .scan import CorruptSegment, WildIndex
+from .scan import HEADER_BYTES, CorruptSegment, WildIndex, largest_timestamp_in
 from .time_index import NO_TIMESTAMP, TimeIndex
 
 if TYPE_CHECKING:
@@ -353,8 +352,8 @@ class Segment:
         if self._first_timestamp is None:
             if not self.log.size:
                 return NO_TIMESTAMP
-            data = self._files.pread(self.log.handle().fd, 61, 0)
-            self._first_timestamp = struct.unpack_from(">q", data, 35)[0] if len(data) >= 43 else NO_TIMESTAMP
+            data = self._files.pread(self.log.handle().fd, HEADER_BYTES, 0)
+            self._first_timestamp = largest_timestamp_in(data)
         return self._first_timestamp
 
     def forget_indexes(self, position: int, offset: int) -> None:

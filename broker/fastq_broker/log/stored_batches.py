@@ -15,8 +15,8 @@ from typing import Final
 from fastq._native.records import BatchHeader, read_header, verify_crc
 
 from .files import FileHandle, Files
-from .scan import HEADER_BYTES, CorruptSegment
-from .segment import Segment
+from .scan import HEADER_BYTES, BatchBounds, CorruptSegment, is_old_format, iter_bounds, largest_timestamp_in
+from .segment import INT32_MAX, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -100,3 +100,29 @@ def iter_verified(
                 at,
                 header.base_offset,
             )
+
+
+def check_range(segment: Segment, position: int, batch: BatchHeader | BatchBounds) -> None:
+    """The offset of a batch, which its checksum does not cover, must be one that the indexes of its segment can hold.
+
+    Raises CorruptSegment."""
+    if not 0 <= batch.last_offset - segment.base_offset <= INT32_MAX:
+        raise CorruptSegment(
+            segment.log.path,
+            position,
+            f"offset {batch.last_offset} is too far from the segment's first, {segment.base_offset}",
+        )
+
+
+def note_old_batches(files: Files, segment: Segment, handle: FileHandle, position: int, report: RecoveryReport) -> int:
+    """Have a segment remember its batches of magic 0 and 1 from `position` on, as appends would, and answer where those of magic 2 begin,
+    which only follow them. Raises CorruptSegment, OSError."""
+    for bounds in iter_bounds(files, handle, position, segment.size):
+        header = files.pread(handle.fd, HEADER_BYTES, bounds.position)
+        if not is_old_format(header):
+            return bounds.position
+        size = bounds.end - bounds.position
+        report.read(size)
+        check_range(segment, bounds.position, bounds)
+        segment.note_batch(bounds.position, size, bounds.last_offset, largest_timestamp_in(header))
+    return segment.size

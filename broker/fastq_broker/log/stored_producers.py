@@ -26,7 +26,15 @@ from fastq._native.records import (
 from . import txn_index
 from .files import Files
 from .producer_state import BORDER_PRODUCER_ID, BatchMetadata, CorruptSnapshot, ProducerState
-from .scan import HEADER_BYTES, CorruptSegment, WildIndex, iter_bounds, verify_start
+from .scan import (
+    HEADER_BYTES,
+    CorruptSegment,
+    WildIndex,
+    is_old_format,
+    iter_bounds,
+    largest_timestamp_in,
+    verify_start,
+)
 from .segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, Segment
 from .stored_batches import RecoveryReport, iter_verified
 
@@ -195,6 +203,8 @@ def _fill_windows(files: Files, producers: ProducerState, segment: Segment) -> N
     try:
         for bounds in iter_bounds(files, handle, position, segment.size):
             raw = files.pread(handle.fd, HEADER_BYTES, bounds.position)
+            if is_old_format(raw):
+                continue
             producer_id, epoch, base_sequence = struct.unpack_from(">qhi", raw, 43)
             if producer_id == BORDER_PRODUCER_ID:
                 found.clear()
@@ -202,9 +212,8 @@ def _fill_windows(files: Files, producers: ProducerState, segment: Segment) -> N
                 continue
             delta = bounds.last_offset - bounds.base_offset
             last_sequence = (base_sequence + delta) & 0x7FFFFFFF
-            timestamp = int.from_bytes(raw[35:43], "big", signed=True)
             found.setdefault((producer_id, epoch), []).append(
-                BatchMetadata(last_sequence, bounds.last_offset, delta, timestamp)
+                BatchMetadata(last_sequence, bounds.last_offset, delta, largest_timestamp_in(raw))
             )
     except CorruptSegment as error:
         logger.error("filling up what is known of producers: %s; a retry from before is not recognised", error)

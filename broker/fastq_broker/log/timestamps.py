@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from fastq._native.legacy import decode_message_set
 from fastq._native.records import decode_records, read_header
 
 from .files import FileHandle, Files
 from .scan import (
     HEADER_BYTES,
-    MAGIC_POSITION,
     NO_UPPER,
     BatchBounds,
     CorruptSegment,
     WildIndex,
+    is_old_format,
     iter_bounds,
+    largest_timestamp_in,
     verify_start,
 )
 
@@ -100,17 +102,19 @@ class TimestampQuery(NamedTuple):
 
     def _in_batch(self, handle: FileHandle, bounds: BatchBounds) -> TimestampOffset | None:
         raw = self.files.pread(handle.fd, HEADER_BYTES, bounds.position)
-        if int.from_bytes(raw[35:43], "big", signed=True) < self.timestamp_ms:
+        if largest_timestamp_in(raw) < self.timestamp_ms:
             return None
         data = self.files.pread(handle.fd, bounds.end - bounds.position, bounds.position)
         try:
-            header = read_header(data)
-            records = decode_records(data)
+            if is_old_format(raw):
+                epoch, records = -1, decode_message_set(data)[0]
+            else:
+                epoch, records = read_header(data).partition_leader_epoch, decode_records(data)
         except ValueError as error:
             raise CorruptSegment(handle.path, bounds.position, str(error)) from error
         for record in records:
             if record.timestamp_ms >= self.timestamp_ms and record.offset >= self.start_offset:
-                return TimestampOffset(record.timestamp_ms, record.offset, header.partition_leader_epoch)
+                return TimestampOffset(record.timestamp_ms, record.offset, epoch)
         return None
 
 
@@ -159,9 +163,7 @@ def _batches_from(
 def _timestamp_of(files: Files, handle: FileHandle, bounds: BatchBounds) -> int | None:
     """The largest timestamp of a batch, None of one of an old format. Raises OSError."""
     raw = files.pread(handle.fd, HEADER_BYTES, bounds.position)
-    if raw[MAGIC_POSITION : MAGIC_POSITION + 1] != b"\2":
-        return None
-    return int.from_bytes(raw[35:43], "big", signed=True)
+    return None if is_old_format(raw) else largest_timestamp_in(raw)
 
 
 def _bear_out(files: Files, handle: FileHandle, segment: Segment, bounds: BatchBounds, entry: tuple[int, int]) -> None:
