@@ -6,6 +6,7 @@ Rules
 - The first failed write or sync takes the whole log directory offline (see log_dir).
 - What a shortage leaves half done, a cut or a compacted segment's swap, is finished by a load, with a recovery, when the log is touched
   next, or at the next tick: nobody reads or appends before (see half_done).
+- One that is deleted is not loaded any more, whoever has it still: its path may be that of another log by then.
 Source: UnifiedLog, LocalLog.
 """
 
