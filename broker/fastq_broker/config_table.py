@@ -257,7 +257,7 @@ GROUPS = (
         INT,
         5000,
         at_least(1),
-        "A commit that not all in sync have by then is answered COORDINATOR_NOT_AVAILABLE.",
+        "A commit or deletion that not all in sync have by then is answered COORDINATOR_NOT_AVAILABLE; so is who asks for it.",
     ),
     row("offsets.retention.minutes", INT, 10080, at_least(1), "Offsets of a group without members are kept this long."),
     row("offsets.retention.check.interval.ms", LONG, 600000, at_least(1), "How often expired offsets are looked for."),

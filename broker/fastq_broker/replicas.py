@@ -159,6 +159,10 @@ class Replica:
         self.log.wait_durable(offset, callback)
         return None
 
+    def is_committed(self, offset: int) -> bool:
+        """Whether the records below `offset` are known to be as safe as several nodes promise; of one node alone `wait_committed` tells."""
+        return self.shared is not None and self.shared.machine.leads and self.log.high_watermark >= offset
+
     def is_followed(self, within_ms: int) -> bool:
         """Whether this node leads, by what its followers do and not by the metadata alone: all in sync have fetched so lately."""
         if self.shared is None:

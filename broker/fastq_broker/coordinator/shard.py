@@ -188,9 +188,20 @@ class ShardContext:
                 replay(key, value, now_ms)
         return int(written.last_offset) + 1
 
+    @property
+    def end_offset(self) -> int:
+        """Behind all that was written so far."""
+        return self.replica.log.log_end_offset
+
     def when_durable(self, on_done: Done) -> None:
-        """Call back once all that was written so far is as durable as the log promises, on all who are in sync."""
-        self.replica.wait_committed(self.replica.log.log_end_offset, on_done)
+        """Call back once all that was written so far is as durable as the log promises, on all who had to have it: at once where it is,
+        however few are in sync by now."""
+        if self.closed:
+            on_done(self._not_coordinator())
+        elif self.replica.is_committed(self.end_offset):
+            on_done(None)
+        else:
+            self.replica.wait_committed(self.end_offset, on_done)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call back once, unless the handle is cancelled or the shard unloaded before."""

@@ -1,4 +1,5 @@
-"""How long a commit of offsets waits for the replicas: who is cut off from them tells its members to look for the coordinator anew.
+"""How long a commit of offsets, and who reads what was written, waits for the replicas: who is cut off from them tells its members to look
+for the coordinator anew.
 
 Rules: all wait equally long, so that they end in their order: one timer, for the first. Who has been answered costs nothing more than its
 place in the line. A commit that is given up may be kept all the same: whoever commits again writes the same.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
@@ -71,3 +73,37 @@ class Patience:
             )
         if line and self._timer is None:
             self._timer = self._call_later((line[0][0] - now_ms) / 1000, self._due)
+
+
+class Readers:
+    """Those who are answered once all that was written before they came is safe; writing nothing is reading. Loop thread only.
+
+    One of them waits at the log for all that came at the same end of it: who asks again and again leaves nothing behind.
+    """
+
+    __slots__ = ("_end_offset", "_lines", "_patience", "_when_durable")
+
+    def __init__(self, end_offset: Callable[[], int], when_durable: Callable[[Done], None], patience: Patience) -> None:
+        self._end_offset = end_offset
+        self._when_durable = when_durable
+        self._patience = patience
+        self._lines: dict[int, deque[OneAnswer]] = {}
+
+    def add(self, done: Done) -> None:
+        """Tell it once, now or later: None, or why what was written is not safe, or not in time."""
+        waiter = OneAnswer(done)
+        end = self._end_offset()
+        line = self._lines.get(end)
+        if line is None:
+            self._lines[end] = deque([waiter])
+            self._when_durable(partial(self._tell, end))
+        else:
+            while line and not line[0].waits:
+                line.popleft()
+            line.append(waiter)
+        if waiter.waits:
+            self._patience.add(waiter)
+
+    def _tell(self, end: int, error: KafkaError | None) -> None:
+        for waiter in self._lines.pop(end, ()):
+            waiter.tell(error)

@@ -37,6 +37,7 @@ from fastq.errors import (
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 from .classic_group import ClassicGroup
+from .commit_patience import Done
 from .consumer_change import ConsumerGroupSettings, GroupChange, needs_rebalance_deadline, pattern_of
 from .consumer_group import ConsumerGroup, MemberDeadlines, as_plain
 from .consumer_member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Member, MemberState, copied
@@ -79,7 +80,8 @@ class ConsumerGroups:
     """The consumer groups among `groups`, which other kinds of groups share. Loop thread only.
 
     `image` answers the metadata as it is; `became_classic(group id, rebalance)` is told of groups that have gone down;
-    `settings_of(group id)` answers what holds for one group, `settings` where it is not given.
+    `when_durable(done)` tells when all that was written so far is; `settings_of(group id)` answers what holds for one group,
+    `settings` where it is not given.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class ConsumerGroups:
         settings: ConsumerGroupSettings,
         image: Callable[[], MetadataImage],
         became_classic: Callable[[str, bool], None],
+        when_durable: Callable[[Done], None],
         settings_of: Callable[[str], ConsumerGroupSettings] | None = None,
     ) -> None:
         self.groups = groups
@@ -101,6 +104,7 @@ class ConsumerGroups:
         """The tombstone that is replayed now is that of a classic group on its way to a consumer group."""
         self._context = context
         self._became_classic = became_classic
+        self._when_durable = when_durable
 
     # --- records, loading, metadata ---
 
@@ -410,7 +414,10 @@ class ConsumerGroups:
         return GroupChange(group, self.image(), self._context.now_ms(), settings, written, bytes_max)
 
     def commit(self, change: GroupChange, written: Callable[[KafkaError | None], None]) -> bool:
-        """Write a change; whether it is in force. `written` is called once, with the error where it is not, when it is durable else."""
+        """Write a change; whether it is in force. `written` is called once, with the error where it is not, when it is durable else.
+
+        One without records comes after others: a request that is sent again is answered with what the first has changed.
+        """
         failed = False
 
         def done(error: KafkaError | None) -> None:
@@ -418,7 +425,10 @@ class ConsumerGroups:
             failed = failed or error is not None
             written(error)
 
-        self._context.append(change.records, done)
+        if change.records:
+            self._context.append(change.records, done)
+        else:
+            self._when_durable(done)
         if failed:
             return False
         group = self.groups.get(change.draft.group_id)

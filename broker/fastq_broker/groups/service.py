@@ -152,12 +152,12 @@ class GroupCoordinator:
 
     def once_durable(self, group_ids: Iterable[str], respond: Callable[[KafkaError | None], R]) -> R | Awaitable[R]:
         """Respond once all that was written so far for these groups is as durable as their log promises, or with the error that
-        keeps it from becoming so: what an answer tells must not be undone by a crash."""
+        keeps it from becoming so, in time: what an answer tells must not be undone by a crash."""
         found = {self.runtime.shard_of(self.runtime.partition_for(group_id)) for group_id in group_ids}
-        contexts = [shard.context for shard in found if shard is not None]
+        shards = [shard for shard in found if shard is not None]
 
         def ask(take: Callable[[KafkaError | None], None]) -> None:
-            left, failed = len(contexts), None
+            left, failed = len(shards), None
 
             def done(error: KafkaError | None) -> None:
                 nonlocal left, failed
@@ -165,9 +165,9 @@ class GroupCoordinator:
                 if left <= 0:
                     take(failed)
 
-            for context in contexts:
-                context.when_durable(done)
-            if not contexts:
+            for shard in shards:
+                shard.when_durable(done)
+            if not shards:
                 take(None)
 
         return self.answer(ask, respond)

@@ -30,7 +30,7 @@ from .classic_group import ClassicGroup
 from .classic_member import JoinRequest, JoinResult, SyncResult
 from .classic_records import group_record, read_group
 from .classic_state import Answer, Settings, Store, Wake
-from .commit_patience import OneAnswer, Patience
+from .commit_patience import Done, OneAnswer, Patience, Readers
 from .consumer_change import ConsumerGroupSettings
 from .consumer_classic import ClassicMembers
 from .consumer_group import ConsumerGroup
@@ -119,15 +119,16 @@ class GroupShard:
         self._image = image
         self._gone = gone
         self._is_surely_here = is_surely_here
+        self._commits = Patience(settings.commit_timeout_ms, context.monotonic_ms, context.call_later)
+        self._readers = Readers(lambda: context.end_offset, context.when_durable, self._commits)
         self.consumer = ConsumerGroups(
-            self.groups, context, settings.consumer, image, self._became_classic, settings_of
+            self.groups, context, settings.consumer, image, self._became_classic, self._readers.add, settings_of
         )
         self._classic_members = ClassicMembers(self.consumer)
         self._deadlines: Deadlines[tuple[ClassicGroup, str]] = Deadlines(
             context.monotonic_ms, context.call_later, self._wake
         )
         self._writing_own = False
-        self._commits = Patience(settings.commit_timeout_ms, context.monotonic_ms, context.call_later)
 
     # --- records ---
 
@@ -368,16 +369,7 @@ class GroupShard:
                     errors[item] = errors[item] or code
             answer(errors)
 
-        waiter = OneAnswer(done)
-        self.context.append_in_parts(
-            records,
-            waiter.tell,
-            producer_id=commit.producer_id,
-            producer_epoch=commit.producer_epoch,
-            transactional=commit.transactional,
-        )
-        if waiter.waits:
-            self._commits.add(waiter)
+        self._write_in_time(records, done, commit.producer_id, commit.producer_epoch)
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         """What a group has committed in topics as they are now; not in those of the same names that are gone, whose tombstones may be on
@@ -405,6 +397,10 @@ class GroupShard:
         error = group.check_fetch(committer)
         return ErrorCode.NONE if error == ErrorCode.GROUP_ID_NOT_FOUND else error
 
+    def when_durable(self, done: Done) -> None:
+        """Tell once all that was written so far is safe, or why it is not, or not within offsets.commit.timeout.ms."""
+        self._readers.add(done)
+
     def delete_offsets(
         self,
         group_id: str,
@@ -422,7 +418,7 @@ class GroupShard:
             for item in partitions
         }
         records = self.offsets.tombstones(group_id, [item for item, code in errors.items() if not code])
-        self.context.append_in_parts(
+        self._write_in_time(
             records, lambda error: answer(ErrorCode.NONE, errors) if error is None else answer(store_error(error), {})
         )
 
@@ -437,9 +433,7 @@ class GroupShard:
             return
         # Its offsets first: a deletion that is cut short leaves a group that can be deleted again.
         records = [*self.offsets.tombstones(group_id), *group.tombstones()]
-        self.context.append_in_parts(
-            records, lambda error: answer(ErrorCode.NONE if error is None else store_error(error))
-        )
+        self._write_in_time(records, lambda error: answer(ErrorCode.NONE if error is None else store_error(error)))
 
     def expire_offsets(self) -> int:
         """Delete offsets whose time is over, or whose topic is, and groups that have nothing left; answers how many records that took."""
@@ -490,6 +484,25 @@ class GroupShard:
         finally:
             self._writing_own = False
         return codes[0] if codes else ErrorCode.NONE
+
+    def _write_in_time(
+        self, records: list[CoordinatorRecord], done: Done, producer_id: int = -1, producer_epoch: int = -1
+    ) -> None:
+        """Write what need not come together, in a transaction where there is a producer; `done` is told once, no later than
+        offsets.commit.timeout.ms. Without records it comes after those before it: who asks again may be told what the first has changed."""
+        if not records:
+            self._readers.add(done)
+            return
+        waiter = OneAnswer(done)
+        self.context.append_in_parts(
+            records,
+            waiter.tell,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=producer_id >= 0,
+        )
+        if waiter.waits:
+            self._commits.add(waiter)
 
     def _write(self, records: list[CoordinatorRecord], what: str) -> None:
         def done(error: KafkaError | None) -> None:

@@ -2,7 +2,8 @@
 
 Rules: what was never committed is offset -1 without an error, and so is everything of a group that does not exist. With
 `require_stable` (KIP-447) an offset that an open transaction is about to commit is UNSTABLE_OFFSET_COMMIT. Version 10 has topic ids.
-Under durability=fsync the answer waits until what it tells is on disk.
+The answer waits until what it tells is safe: on disk under durability=fsync, on all in sync among several nodes. What is safe is told
+however few are in sync by now; what is not becomes COORDINATOR_NOT_AVAILABLE after offsets.commit.timeout.ms.
 """
 
 from __future__ import annotations

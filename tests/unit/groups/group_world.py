@@ -74,6 +74,13 @@ class World:
     def monotonic_ms(self) -> int:
         return self.clock_ms - 500_000
 
+    @property
+    def end_offset(self) -> int:
+        return len(self.log)
+
+    def when_durable(self, on_done: Callable[[Any], None]) -> None:
+        self.append([], on_done)
+
     def append(
         self, records: Sequence[tuple[bytes, bytes | None]], on_done: Callable[[Any], None], **transaction: Any
     ) -> None:

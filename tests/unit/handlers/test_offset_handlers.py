@@ -148,14 +148,17 @@ def test_with_durability_fsync_an_offset_is_told_once_it_is_on_disk(
             committing = asyncio.ensure_future(handlers.commit(8, {place: 2}))
             await asyncio.sleep(0)
             fetching = asyncio.ensure_future(handlers.fetch(version, [place]))
+            await asyncio.sleep(0)
+            later = asyncio.ensure_future(handlers.commit(8, {("t", 1): 2}))
+            await asyncio.sleep(0)
             failing = asyncio.ensure_future(handlers.call(fetch_request(handlers.group_id), 9))
             for _ in range(10):
                 await asyncio.sleep(0)
             assert not (committing.done() or fetching.done() or failing.done())
-            for callback in held[:2]:
+            for callback in held[:3]:
                 callback(None)
-            held[2](KafkaStorageError("the disk is gone"))
-        assert await committing == {place: 0}
+            held[3](KafkaStorageError("the disk is gone"))
+        assert (await committing, await later) == ({place: 0}, {("t", 1): 0})
         assert await fetching == {place: (2, 0, "m")}
         assert [group.error_code for group in (await failing).groups] == [16]
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastq_broker.coordinator import ShardContext
 from fastq_broker.handlers import delete_records as delete_records_handler
 from fastq_broker.log import LogConfig
 from fastq_broker.log.half_done import HalfDone
@@ -243,6 +244,31 @@ def test_records_that_too_few_have_say_so(tmp_path: Path) -> None:
     heard: list[int] = []
     leader.replica.wait_committed(1, lambda error: heard.append(0 if error is None else int(error.code)))
     assert heard == [20]
+
+
+def test_a_coordinator_tells_what_all_in_sync_have_however_few_they_are_by_now(tmp_path: Path) -> None:
+    """Committed offsets could not be read for as long as too few were in sync."""
+    bench = Bench(tmp_path, min_isr=2)
+    leader = bench.nodes[1]
+    here = SimpleNamespace(clock=lambda: 0, new_name=lambda: "")
+    context: Any = ShardContext(leader.replica, bench.loop, here)  # type: ignore[arg-type]
+    heard: list[int] = []
+
+    def ask() -> list[int]:
+        heard.clear()
+        context.when_durable(lambda error: heard.append(0 if error is None else int(error.code)))
+        return heard
+
+    leader.produce(b"a")
+    assert ask() == []
+    bench.settle()
+    assert heard == [0]
+    bench.publish(isr=(1,))
+    assert leader.replica.under_min_isr and ask() == [0]
+    bench.elect(2, (1, 2))
+    assert ask() == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    context.close()
+    assert ask() == [ErrorCode.NOT_COORDINATOR]
 
 
 def test_consumers_may_read_from_followers(tmp_path: Path) -> None:

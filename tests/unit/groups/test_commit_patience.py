@@ -1,0 +1,149 @@
+"""What waits until the replicas have what was written: commits, deletions, and who reads or asks again meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from fastq_broker.groups.consumer_groups import ConsumerGroups
+from fastq_broker.groups.group import Committer
+from fastq_broker.groups.shard import Commit
+from group_world import CLIENT, World
+
+from fastq.errors import ErrorCode, KafkaError, KafkaStorageError
+from fastq.protocol.messages import ConsumerGroupHeartbeatRequest
+
+TIMEOUT_MS = 5_000
+
+
+class SlowWorld(World):
+    """What is written is safe when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[KafkaError | None], None]] = []
+        super().__init__(session_timeout_ms=60_000)
+        self.topics(t=2)
+
+    def append(
+        self, records: Sequence[tuple[bytes, bytes | None]], on_done: Callable[[Any], None], **transaction: Any
+    ) -> None:
+        error = self._write(records)
+        if error is None:
+            self.waiting.append(on_done)
+        else:
+            on_done(error)
+
+    append_in_parts = append
+
+    def when_durable(self, on_done: Callable[[Any], None]) -> None:
+        if self.waiting:
+            self.waiting.append(on_done)
+        else:
+            on_done(None)
+
+    def replicate(self, error: KafkaError | None = None) -> None:
+        waiting, self.waiting = self.waiting, []
+        for on_done in waiting:
+            on_done(error)
+
+
+@pytest.fixture
+def world() -> SlowWorld:
+    return SlowWorld()
+
+
+def commit(world: World, partition: int = 0) -> list[int]:
+    told: list[int] = []
+    entries = [("t", partition, 1, -1, None)]
+    world.shard.commit(Commit("g", Committer(), entries, 8), lambda errors: told.extend(errors.values()))
+    return told
+
+
+def read(world: World) -> list[int]:
+    told: list[int] = []
+    world.shard.when_durable(lambda error: told.append(0 if error is None else int(error.code)))
+    return told
+
+
+def test_who_reads_what_is_safe_is_answered_at_once(world: SlowWorld) -> None:
+    commit(world)
+    world.replicate()
+    assert read(world) == [0]
+
+
+def test_who_reads_waits_for_what_was_written_before_and_not_for_ever(world: SlowWorld) -> None:
+    commit(world)
+    told = read(world)
+    assert told == []
+    world.advance(TIMEOUT_MS - 1)
+    late = read(world)
+    assert told == late == []
+    world.advance(1)
+    assert (told, late) == ([ErrorCode.REQUEST_TIMED_OUT], [])
+    world.replicate()
+    assert (told, late) == ([ErrorCode.REQUEST_TIMED_OUT], [0])
+
+
+def test_who_reads_hears_why_it_is_not_safe(world: SlowWorld) -> None:
+    commit(world)
+    told = [read(world), read(world)]
+    world.replicate(KafkaStorageError("the disk is gone"))
+    assert told == [[ErrorCode.KAFKA_STORAGE_ERROR]] * 2
+
+
+def test_who_asks_again_and_again_leaves_nothing_behind(world: SlowWorld) -> None:
+    commit(world)
+    for _ in range(1000):
+        told = read(world)
+        world.advance(TIMEOUT_MS)
+        assert told == [ErrorCode.REQUEST_TIMED_OUT]
+    assert len(world.waiting) == 2, "the commit, and one for all who read"
+    assert sum(len(line) for line in world.shard._readers._lines.values()) <= 2
+
+
+@pytest.mark.parametrize("what", ["commit", "group", "offsets"])
+def test_a_deletion_waits_no_longer_than_a_commit(world: SlowWorld, what: str) -> None:
+    commit(world)
+    world.replicate()
+    told: list[int] = []
+    if what == "group":
+        world.shard.delete_group("g", told.append)
+    elif what == "offsets":
+        world.shard.delete_offsets("g", [("t", 0)], lambda error, errors: told.append(error))
+    else:
+        told = commit(world)
+    world.advance(TIMEOUT_MS - 1)
+    assert told == []
+    world.advance(1)
+    assert told == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+
+
+def ask(consumers: ConsumerGroups, **fields: Any) -> list[tuple[int, Any]]:
+    told: list[tuple[int, Any]] = []
+    request = ConsumerGroupHeartbeatRequest(group_id="g", member_id="a", **fields)
+    consumers.heartbeat(
+        request,
+        CLIENT,
+        1,
+        lambda answer, error: told.append((error.code if error else 0, answer and answer.assignment)),
+    )
+    return told
+
+
+def test_a_heartbeat_that_is_sent_again_is_answered_when_the_first_is(world: SlowWorld) -> None:
+    """It was answered at once, with an assignment that a crash could still undo."""
+    joining = {
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 5_000,
+        "subscribed_topic_names": ["t"],
+        "topic_partitions": [],
+    }
+    first = ask(world.consumers, **joining)
+    again = ask(world.consumers, **joining)
+    assert first == again == []
+    world.replicate()
+    ((error, assignment),) = first
+    assert error == 0 and assignment is not None
+    assert again == first
+    assert ask(world.consumers, **joining) == first
