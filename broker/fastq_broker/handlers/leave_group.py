@@ -1,11 +1,17 @@
-"""LeaveGroup: members of a classic group go, or are removed by their instance ids (from version 3 many at once, KIP-345)."""
+"""LeaveGroup: members of a classic group go, or are removed by their instance ids (from version 3 many at once, KIP-345).
+
+Rules: the answer comes once what the group is without them is durable. From version 3 on a group that does not exist is one that has none
+of the members, not an error of the whole request, as in GroupCoordinatorService.leaveGroup.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import LeaveGroupRequest, LeaveGroupResponse
+from fastq_broker.groups.errors import store_error
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
@@ -16,7 +22,7 @@ VERSIONS = (0, 5)
 FIRST_VERSION_WITH_MEMBERS = 3
 
 
-def handle(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+def handle(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
     """Remove the members; each has its own error."""
     if not request.group_id:
         return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID, members=[])
@@ -28,8 +34,25 @@ def handle(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupRes
         errors = context.groups.shard(request.group_id).leave(request.group_id, leaving)
     except KafkaError as unavailable:
         errors = unavailable.code
+    if errors == ErrorCode.UNKNOWN_MEMBER_ID and context.api_version >= FIRST_VERSION_WITH_MEMBERS:
+        errors = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
     if isinstance(errors, int):
         return LeaveGroupResponse(error_code=errors, members=[])
+    if all(errors):
+        return _response(context, leaving, errors)
+    return context.groups.once_durable(
+        [request.group_id],
+        lambda error: (
+            _response(context, leaving, errors)
+            if error is None
+            else LeaveGroupResponse(error_code=store_error(error), members=[])
+        ),
+    )
+
+
+def _response(
+    context: RequestContext, leaving: Sequence[tuple[str, str | None]], errors: Sequence[int]
+) -> LeaveGroupResponse:
     if context.api_version < FIRST_VERSION_WITH_MEMBERS:
         return LeaveGroupResponse(error_code=errors[0], members=[])
     return LeaveGroupResponse(

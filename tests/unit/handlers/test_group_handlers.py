@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from group_support import OFFSETS_TOPIC, GroupHandlers, HandlerBroker, subscription
 
+from fastq.errors import KafkaStorageError
 from fastq.protocol.messages import (
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
@@ -166,11 +167,41 @@ def test_leave_group(server: HandlerBroker, version: int) -> None:
                 ("", "i", 25),
             ]
         assert (await handlers.call(LeaveGroupRequest(group_id=""), version)).error_code == 24
-        assert (await handlers.call(LeaveGroupRequest(group_id="other"), version)).error_code == 25
+        if version < 3:
+            assert (await handlers.call(LeaveGroupRequest(group_id="other"), version)).error_code == 25
+        else:
+            answer = await handlers.call(LeaveGroupRequest(group_id="other", members=members), version)
+            assert (answer.error_code, [m.error_code for m in answer.members]) == (0, [25, 25])
         shard = handlers.broker.groups.shard("g")
         assert shard.groups["g"].state_name == "Empty"
 
     server.run(work)
+
+
+@pytest.mark.parametrize("version", [2, 5])
+def test_who_leaves_hears_so_once_that_is_on_disk(
+    server: HandlerBroker, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        joined = await handlers.stable()
+        held: list[Any] = []
+        log = handlers.broker.groups.shard("g").context.replica.log
+        request = LeaveGroupRequest(group_id="g", member_id=joined.member_id)
+        if version >= 3:
+            members = [LeaveGroupRequest.MemberIdentity(member_id=joined.member_id)]
+            request = LeaveGroupRequest(group_id="g", members=members)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(log.durability), "wait", lambda self, offset, callback: held.append(callback))
+            leaving = asyncio.ensure_future(handlers.call(request, version))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert held and not leaving.done()
+            for callback in held:
+                callback(KafkaStorageError("the disk is gone"))
+        answer = await leaving
+        assert (answer.error_code, answer.members) == (16, [])
+
+    server.run(work, durability="fsync")
 
 
 def test_static_members_over_the_wire(server: HandlerBroker) -> None:
