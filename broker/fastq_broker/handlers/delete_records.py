@@ -2,7 +2,7 @@
 
 Rules (Kafka's ReplicaManager.deleteRecords and DelayedDeleteRecords)
 - Offset -1 is the high watermark; above it is OFFSET_OUT_OF_RANGE. A topic whose cleanup.policy does not delete refuses,
-  and so does one that a mirror writes.
+  and so does one that a mirror writes. Of internal topics nothing is deleted, whatever their policy says.
 - The low watermark answered is the least start of all live replicas' logs. The answer waits until it has reached the offset, for the time
   that the request gives: then it is REQUEST_TIMED_OUT, and the records go nevertheless. A copy on its way to
   another directory of this node is cut with its log, before the answer.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
+from fastq_broker.controller.topics import INTERNAL_TOPICS
 from fastq_broker.log import failures
 
 if TYPE_CHECKING:
@@ -109,6 +110,9 @@ def _delete(context: RequestContext, topic: str, offset: int, result: Result, pe
     partition = context.image.partition(topic, number)
     if partition is None:
         result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return
+    if topic in INTERNAL_TOPICS:
+        result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return
     log = context.logs.get(topic, number)
     if partition.leader != context.node_id or log is None:

@@ -336,16 +336,18 @@ class LogReads:
         return found
 
     def largest_timestamp(self) -> int:
-        """Of all records, as segments have it: when the file changed where none has one; -1 of an empty log. Raises KafkaStorageError,
-        ReplicaNotAvailable while an index is made again."""
+        """Of all records, -1 where none has one. Raises KafkaStorageError, ReplicaNotAvailable while an index is made again."""
         segments = [segment for segment in self.segments if segment.size]
         try:
             for segment in segments[-1:]:
                 self._largest_timestamp(segment)
             while segments:
-                found = [self._largest_timestamp(segment, closely=False) for segment in segments]
-                largest = max(found)
-                if self._largest_timestamp(segments[found.index(largest)]) == largest:
+                for segment in segments:
+                    self._largest_timestamp(segment, closely=False)
+                latest = max(segments, key=lambda segment: segment.max_timestamp)
+                largest = latest.max_timestamp  # no file's own time: it says nothing of records
+                self._largest_timestamp(latest)
+                if latest.max_timestamp == largest:
                     return largest
         except OSError as error:
             raise self.dir.refuse("searching by time", error.filename or self.path, error) from error

@@ -108,7 +108,9 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
             raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE), path)
         segments.append(log.make_segment(base, size=found.st_size, created_ms=int(found.st_mtime * 1000)))
     _name_emptied(log, segments)
-    _name_missing(log, segments, names)
+    alone = _without_log(segments, names)
+    deleted = [name for name in alone if segments and int(name[:20]) < segments[0].base_offset]
+    _name_missing(log, alone[len(deleted) :])
     if segments:
         if log.clean and not log.durability.is_new:
             log.durability.name_is_synced()
@@ -168,8 +170,11 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
         segments = start_anew(log, segments, start, first_segment(log, segments, start))
         producers.clear(start)
         end = start
+    elif _begins_as_it_did(log, began, segments[0].base_offset):
+        for name in deleted:
+            files.remove_if_exists(os.path.join(log.path, name))
     else:
-        _note_lost_start(log, began, segments[0].base_offset)
+        _name_missing(log, deleted)
     if epochs_lost:
         _rebuild_epochs(files, segments, epochs, report)
     # The pending epoch would be taken away here only to be assigned again, each time with a new file.
@@ -396,15 +401,15 @@ def _note_gap(log: PartitionLog, segment: Segment, end: int, following: int, rep
         )
 
 
-def _note_lost_start(log: PartitionLog, began: int, found: int) -> None:
-    """Note, and say, what is missing before a log's first segment. The first leader epoch began at `began` (-1: none is known), which was
-    the log's start when files were deleted last: no file above it has gone since. Of a log that has no epochs the checkpoint of its start
-    says the same, after a clean stop."""
+def _begins_as_it_did(log: PartitionLog, began: int, found: int) -> bool:
+    """Whether nothing is missing before a log's first segment, as far as can be told; what is, is noted, and said. The first leader epoch
+    began at `began` (-1: none is known), which was the log's start when files were deleted last: no file above it has gone since. Of a log
+    that has no epochs the checkpoint of its start says the same, after a clean stop."""
     if began < 0 and not (log.clean and log.checkpointed_start_offset):
-        return
+        return False
     expected = max(began, log.checkpointed_start_offset)
     if found <= expected:
-        return
+        return True
     log.lost_start = expected, found
     logger.error(
         "%s begins at offset %d, not at %d as it did: the files of the records between are gone, and the log starts behind them; restore "
@@ -413,6 +418,7 @@ def _note_lost_start(log: PartitionLog, began: int, found: int) -> None:
         found,
         expected,
     )
+    return False
 
 
 def _find_gaps(log: PartitionLog, segments: list[Segment], report: RecoveryReport) -> bool:
@@ -506,18 +512,26 @@ def _name_emptied(log: PartitionLog, segments: list[Segment]) -> None:
             )
 
 
-def _name_missing(log: PartitionLog, segments: list[Segment], names: set[str]) -> None:
-    """Say which segments are gone whose indexes are still there. What a cut has left half done is meant to go."""
-    there = {segment.base_offset for segment in segments}
-    indexes = (int(name[: -len(INDEX_SUFFIX)]) for name in names if is_offset_file(name, INDEX_SUFFIX))
+def _without_log(segments: list[Segment], names: set[str]) -> list[str]:
+    """The files of segments whose `.log` is not there, in the order of their offsets."""
+    there = {f"{segment.base_offset:020d}" for segment in segments}
+    suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+    return sorted(
+        name for name in names if name[:20] not in there and any(is_offset_file(name, suffix) for suffix in suffixes)
+    )
+
+
+def _name_missing(log: PartitionLog, names: list[str]) -> None:
+    """Say which segments are gone that have such files. What a cut has left half done is meant to go."""
     cut_from = inf if log.half_done is None else log.half_done.base
-    for base in sorted(base for base in indexes if base not in there and base < cut_from):
-        logger.error(
-            "%s is not there, but its index is: the records from offset %d on are gone, unless a deletion was cut short; restore the file "
-            "from a copy to have them back",
-            os.path.join(log.path, offset_file_name(base, LOG_SUFFIX)),
-            base,
-        )
+    for base in [int(name[:20]) for name in names if name.endswith(INDEX_SUFFIX)]:
+        if base < cut_from:
+            logger.error(
+                "%s is not there, but its index is: the records from offset %d on are gone, unless a deletion was cut short; restore the "
+                "file from a copy to have them back",
+                os.path.join(log.path, offset_file_name(base, LOG_SUFFIX)),
+                base,
+            )
 
 
 def _refuse_old_format(files: Files, segment: Segment, position: int) -> None:

@@ -50,9 +50,11 @@ _WINDOW_ENTRIES: Final = 8
 def aborts_damaged(files: Files, segment: Segment) -> bool:
     """Whether the transaction index of a segment cannot be used, which is said."""
     path = segment.path_of(TXN_INDEX_SUFFIX)
-    problem = txn_index.damage(files.read_file(path), path, segment.base_offset)
+    data = files.read_file(path)
+    problem = txn_index.damage(data, path, segment.base_offset)
     if problem is not None:
-        logger.error("%s: it is made again from the segment", problem)
+        # Apache Kafka leaves an empty one where it has cut all entries off. Nothing tells it from one that was lost, so it is made again.
+        logger.log(logging.ERROR if data else logging.WARNING, "%s: it is made again from the segment", problem)
     return problem is not None
 
 

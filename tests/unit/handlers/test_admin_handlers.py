@@ -164,6 +164,10 @@ def test_delete_records(bench: Any, version: int) -> None:
     assert delete("a", 9, 0) == (3, -1)
     assert delete("nope", 0, 0) == (3, -1)
     assert delete("kept", 0, 1) == (44, -1)
+    bench.controller.create_topics([NewTopic("__consumer_offsets", configs=[("cleanup.policy", "compact,delete")])])
+    append(bench, "__consumer_offsets", 0, 2)
+    assert delete("__consumer_offsets", 0, 1) == (17, -1)
+    assert bench.logs.get("__consumer_offsets", 0).log_start_offset == 0
     assert bench.logs.get("a", 0).log_start_offset == 10
 
 

@@ -259,6 +259,44 @@ def test_a_log_that_begins_later_than_before_has_lost_nothing(
     assert not [record for record in caplog.records if "begins at offset" in record.message]
 
 
+@pytest.mark.parametrize("stop", ["clean", "crash"])
+@pytest.mark.parametrize("suffixes", [["index", "timeindex", "txnindex"], ["timeindex", "txnindex"], ["txnindex"]])
+def test_indexes_of_which_a_deletion_was_cut_short_go_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, stop: str, suffixes: list[str]
+) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    log = fill(manager, 0, 450)
+    log.delete_records_before(250)
+    assert apply_retention(log, START_MS) == 2
+    if stop == "clean":
+        assert manager.close()
+    else:
+        crash(manager)
+    left = [tmp_path / "t-0" / f"{base:020d}.{suffix}" for base in (0, 100) for suffix in suffixes]
+    for path in left:
+        path.write_bytes(b"x" * 34)
+    caplog.clear()
+    found = reopen(tmp_path)
+    assert (found.log_start_offset // 100, found.log_end_offset, found.missing_offsets) == (2, 450, 0)
+    assert [path.name for path in left if path.exists()] == []
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("base", [0, 200])
+def test_indexes_whose_log_is_gone_are_kept_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, base: int
+) -> None:
+    """They are wanted where the `.log` is had back from a copy: it alone does not say what was aborted."""
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 450)
+    assert manager.close()
+    path = tmp_path / "t-0" / f"{base:020d}.log"
+    path.unlink()
+    assert reopen(tmp_path).log_end_offset == 450
+    assert f"{path} is not there, but its index is" in caplog.text
+    assert path.with_suffix(".index").exists() and path.with_suffix(".timeindex").exists()
+
+
 def test_a_copy_that_has_lost_records_in_its_middle_has_them_copied_again(tmp_path: Path) -> None:
     manager = opened(tmp_path)
     log = manager.create(*KEY)

@@ -305,4 +305,12 @@ class TestTimes:
         log = open_manager(tmp_path).create("t", 0, bytes(16))
         log.append(one_batch([b"v"], timestamp_ms=-1), leader_epoch=0, now_ms=START_MS)
         assert found_at(log, 0) is None
-        assert found_at(log, log.largest_timestamp()) is None
+        assert log.largest_timestamp() == -1
+
+    def test_the_largest_timestamp_is_no_files_time(self, tmp_path: Path) -> None:
+        log = open_manager(tmp_path, LogConfig(segment_bytes=3 * SIZE)).create("t", 0, bytes(16))
+        for timestamp in (-1, -1, -1, 7, 5, 7, -1, -1):
+            log.append(one_batch([b"v00"], timestamp_ms=timestamp), leader_epoch=0, now_ms=START_MS)
+        assert log.segments[0].largest_timestamp() > 7, "the time of its file, which retention goes by"
+        assert log.largest_timestamp() == 7
+        assert found_at(log, 7) == (7, 3, 0)

@@ -142,6 +142,22 @@ def test_nothing_aborted_is_told_as_committed(tmp_path: Path, how: str, caplog: 
     assert line.startswith(f"{path} is damaged, it is made again from the segment")
 
 
+def test_an_empty_file_is_no_error_and_still_looked_into(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Apache Kafka leaves such; an operator is told, and nothing is taken for committed."""
+    world = World(tmp_path)
+    path = world.paths()[0]
+    none = Path(world.log.segments[0].path_of(TXN_INDEX_SUFFIX)).with_name(f"{0:020d}{TXN_INDEX_SUFFIX}")
+    assert world.manager.close()
+    DAMAGES["empty"](path)
+    none.touch()
+    world.begin()
+    world.settle()
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert {record.levelname for record in told} == {"WARNING"}
+    assert any(f"{path}: at byte 0: the file is empty" in record.message for record in told)
+    assert path.stat().st_size and (none == path or not none.exists())
+
+
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("which", [0, -1])
 def test_whatever_goes_on_beside_it(tmp_path: Path, how: str, which: int) -> None:
