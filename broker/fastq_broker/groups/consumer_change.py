@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from fastq.errors import InvalidRegularExpression
+from fastq_broker.log import failures
+
 from . import consumer_records as records
 from .assignors import ASSIGNORS, MemberSpec
 from .consumer_group import ConsumerGroup, ResolvedRegex
@@ -142,6 +145,21 @@ class GroupChange:
         topics = pattern_of(regex).select(self._image.topics_by_name)
         return ResolvedRegex(topics, max(self._image.offset, 0), self._now_ms)
 
+    def _resolved_anew(self, regex: str, known: ResolvedRegex | None) -> ResolvedRegex | None:
+        """What a member's pattern stands for now. One that another broker has taken and this one does not know is no reason to stop its
+        group: it goes on standing for what it did there; None when that is not known."""
+        try:
+            return self._resolve(regex)
+        except InvalidRegularExpression as error:
+            failures.say(
+                logger.warning,
+                f"pattern {regex!r} of group {self.draft.group_id}",
+                "group %s has a pattern from another broker that is not known here, its members go on with the %d topics that it stood "
+                "for there; have them subscribe by another one: %s",
+                *(self.draft.group_id, 0 if known is None else len(known.topics), error),
+            )
+            return None if known is None else known._replace(timestamp_ms=self._now_ms)
+
     def _put_resolved(self, regex: str, resolved: ResolvedRegex) -> None:
         self.records.append(records.regex_record(self.draft.group_id, regex, resolved))
         self.draft.set_regex(regex, resolved)
@@ -155,8 +173,8 @@ class GroupChange:
         """Look again at what the patterns stand for, as the metadata may be other ones; `bump_epoch` follows."""
         for regex in self.draft.regex_counts:
             known = self.draft.regexes.get(regex)
-            resolved = self._resolve(regex)
-            if (
+            resolved = self._resolved_anew(regex, known)
+            if resolved is None or (
                 known is not None
                 and known.topics == resolved.topics
                 and known.is_fresh(self._now_ms, self._settings.regex_refresh_interval_ms)

@@ -4,8 +4,9 @@ Rules
 - A pattern comes from any client, so matching must not depend on how mean it is: it is compiled to an automaton whose states
   are sets (no backtracking), and it takes at most `STATES_MAX` of them. Python's `re` would back-track for hours.
 - RE2's syntax as far as topic names can tell its parts apart: literals, `.`, classes (with ranges, negation, `\\d \\w \\s`,
-  `[:alpha:]`), groups (plain, `?:`, `?P<name>`, `?<name>`, flags i s m U), `|`, `* + ? {n} {n,} {n,m}` (n, m <= 1000) and their lazy
-  forms, `^ $ \\A \\z \\b \\B`, escapes, `\\Q..\\E`. No back-references and no look-around, as in RE2.
+  `[:alpha:]`, general categories as `\\pL`, `\\p{Lu}`), groups (plain, `?:`, `?P<name>`, `?<name>`, flags i s m U), `|`,
+  `* + ? {n} {n,} {n,m}` (n, m <= 1000) and their lazy forms, `^ $ \\A \\z \\b \\B`, escapes (octal ones too), `\\Q..\\E`. No
+  back-references and no look-around, as in RE2. What RE2 has and this has not: scripts as `\\p{Han}`, and patterns above the bounds here.
 - What does not parse raises InvalidRegularExpression (error 128 on the wire), with the place in the pattern.
 Source: KIP-848 (SubscribedTopicRegex, Google RE2/J syntax).
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeAlias
+from unicodedata import category
 
 from fastq.errors import InvalidRegularExpression
 
@@ -48,6 +50,9 @@ _POSIX = {
     "word": _WORD,
     "xdigit": frozenset("0123456789abcdefABCDEF"),
 }
+_OCTAL = frozenset("01234567")
+_KINDS = {"C": "cfos", "L": "lmotu", "M": "cen", "N": "dlo", "P": "cdefios", "S": "ckmo", "Z": "lps"}
+_CATEGORIES = frozenset(kind + letter for kind, letters in _KINDS.items() for letter in ("", *letters))
 _ESCAPES = {"t": "\t", "n": "\n", "f": "\f", "r": "\r", "v": "\v", "a": "\a"}
 
 
@@ -153,7 +158,7 @@ class _Parser:
 
     def parse(self) -> _Fragment:
         if len(self.pattern) > PATTERN_CHARS_MAX:
-            raise self.error(f"longer than {PATTERN_CHARS_MAX} characters")
+            raise self.error(f"more than {PATTERN_CHARS_MAX} characters are not supported here")
         whole = self.alternation()
         if self.position < len(self.pattern):
             raise self.error("unexpected )")
@@ -162,14 +167,16 @@ class _Parser:
     def error(self, what: str) -> InvalidRegularExpression:
         shown = self.pattern if len(self.pattern) <= 100 else self.pattern[:100] + "..."
         return InvalidRegularExpression(
-            f"topic pattern {shown!r} is not valid at position {self.position}: {what} (the syntax is RE2's)"
+            f"topic pattern {shown!r} is refused at position {self.position}: {what} (the syntax is RE2's)"
         )
 
     # --- building ---
 
     def state(self) -> int:
         if len(self.edges) >= STATES_MAX:
-            raise self.error("the pattern is too large; use smaller repetitions")
+            raise self.error(
+                f"a pattern of more than {STATES_MAX} states is not supported here; use smaller repetitions"
+            )
         self.edges.append([])
         return len(self.edges) - 1
 
@@ -327,7 +334,7 @@ class _Parser:
         case = self.ignore_case
         self.depth += 1
         if self.depth > NESTING_MAX:
-            raise self.error(f"more than {NESTING_MAX} groups inside each other")
+            raise self.error(f"more than {NESTING_MAX} groups inside each other are not supported here")
         if self.take("?") and not self.group_head():
             self.depth -= 1
             return self.empty()  # flags alone: they hold up to the end of the group around
@@ -371,6 +378,8 @@ class _Parser:
         if char.lower() in _PERL and char:
             self.position += 1
             return self.reading(_perl(char))
+        if char in ("p", "P"):
+            return self.reading(self.unicode_class())
         return self.literal(self.escaped_char())
 
     def escaped_char(self) -> str:
@@ -381,10 +390,15 @@ class _Parser:
             return _ESCAPES[char]
         if char == "x":
             return self.hex_char()
+        if char == "0" or (char in _OCTAL and self.peek() in _OCTAL):  # one digit above 0 would be a back-reference
+            begin = self.position - 1
+            while self.peek() in _OCTAL and self.position < begin + 3:
+                self.position += 1
+            return chr(int(self.pattern[begin : self.position], 8))
         if char and char.isascii() and not char.isalnum():
             return char
         self.position -= 1
-        raise self.error(f"\\{char} is not an escape of RE2" if char else "a backslash at the end")
+        raise self.error(f"\\{char} is not an escape that is known here" if char else "a backslash at the end")
 
     def hex_char(self) -> str:
         if self.take("{"):
@@ -398,6 +412,30 @@ class _Parser:
         if not digits or len(digits) > 6 or not set(digits) <= _POSIX["xdigit"] or int(digits, 16) > 0x10FFFF:
             raise self.error("\\x takes two hexadecimal digits, or up to six in braces")
         return chr(int(digits, 16))
+
+    def unicode_class(self) -> Test:
+        """`\\pL`, `\\p{Lu}`, `\\p{^Lu}`, or with a capital P all that is not in it; the backslash has been read."""
+        begin = self.position
+        negated = self.peek() == "P"
+        self.position += 1
+        if self.take("{"):
+            end = self.pattern.find("}", self.position)
+            name = self.pattern[self.position : max(end, 0)]
+            self.position = end + 1
+        else:
+            name = self.peek()
+            self.position += 1
+        if name.startswith("^"):
+            negated, name = not negated, name[1:]
+        if name == "Any":
+            return lambda char: not negated
+        if name not in _CATEGORIES:
+            self.position = begin
+            raise self.error(
+                f"\\p of {name!r} is not supported here; general categories of Unicode (L, Lu, Nd) are, scripts are not"
+            )
+        forms = _forms if self.ignore_case else _itself
+        return lambda char: any(_is_in_category(form, name) for form in forms(char)) != negated
 
     def char_class(self) -> Test:
         """A bracketed class; its opening bracket has been read."""
@@ -414,6 +452,9 @@ class _Parser:
             elif self.peek() == "\\" and self.pattern[self.position + 1 : self.position + 2].lower() in ("d", "w", "s"):
                 tests.append(_perl(self.pattern[self.position + 1]))
                 self.position += 2
+            elif self.pattern.startswith(("\\p", "\\P"), self.position):
+                self.position += 1
+                tests.append(self.unicode_class())
             else:
                 low = self.class_char()
                 chars.update(self.folded(frozenset([low])))
@@ -473,6 +514,21 @@ def _perl(letter: str) -> Test:
     chars = _PERL[letter.lower()]
     negated = letter.isupper()
     return lambda char: (char in chars) != negated
+
+
+def _itself(char: str) -> tuple[str, ...]:
+    return (char,)
+
+
+def _forms(char: str) -> tuple[str, ...]:
+    """A character, and it in the other case where that is one character too."""
+    return (char, *(form for form in (char.lower(), char.upper()) if len(form) == 1))
+
+
+def _is_in_category(char: str, name: str) -> bool:
+    """Whether a character is in a general category, as `Lu`, or in one of a kind, as `L`; what is unassigned is in none."""
+    found = category(char)
+    return found == name or (found[0] == name and found != "Cn")
 
 
 def _is_number(text: str) -> bool:

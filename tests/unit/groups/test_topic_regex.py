@@ -6,6 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
+from fastq_broker.groups.consumer_group import ResolvedRegex
+from fastq_broker.groups.consumer_member import Member
+from fastq_broker.groups.consumer_records import member_record, regex_record
 from fastq_broker.groups.regex import compile_pattern
 from group_world import World
 from hypothesis import given, settings
@@ -80,6 +83,22 @@ def test_matches_what_python_matches(pattern: str, names: list[str]) -> None:
         ("(?<name>a)", "a", True),
         (r"\x61", "a", True),
         (r"\x{62}", "b", True),
+        (r"\101\07", "A\a", True),
+        (r"\0a", "\0a", True),
+        (r"\1234", "S4", True),
+        (r"[\101-\103]+", "ABC", True),
+        (r"\pL+", "aB\u00e9", True),
+        (r"\pL+", "a1", False),
+        (r"\p{Lu}.*", "Orders", True),
+        (r"\p{Lu}.*", "orders", False),
+        (r"\P{Lu}+", "orders-1", True),
+        (r"\p{^Lu}+", "ORDERS", False),
+        (r"(?i)\p{Lu}+", "orders", True),
+        (r"(?i)\p{Lu}", "\u0130", True),
+        (r"[\pL\p{Nd}_]+", "a_1", True),
+        (r"[^\pL]+", "1a", False),
+        (r"\p{Any}+", "a\n", True),
+        (r"\PC", "\u0378", True),
         ("a{,2}", "a{,2}", True),
         (r"\Aab\z", "ab", True),
         ("[]a]", "]", True),
@@ -93,10 +112,37 @@ def test_syntax_of_re2(pattern: str, name: str, matches: bool) -> None:
     assert compile_pattern(pattern).matches(name) is matches
 
 
+@pytest.mark.parametrize("pattern", [r"\p{Han}", r"[\p{Greek}]", "(a{100}){200}", "(" * 101 + ")" * 101, "a" * 10_001])
+def test_what_re2_has_and_this_has_not_is_said_to_be_so(pattern: str) -> None:
+    with pytest.raises(InvalidRegularExpression, match="not supported here"):
+        compile_pattern(pattern)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_pattern_that_another_broker_knew_stops_nobody(is_known: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Every member of its group was told that its subscription was no pattern, those by name too."""
+    world = World(regex_refresh_interval_ms=10_000, session_timeout_ms=60_000)
+    world.topics(t=1, u=1)
+    world.join("a", ["t"])
+    foreign = r"\p{Han}*u" if is_known else r"\p{Greek}*u"  # each is said once a minute
+    world.log.append(member_record("g", Member("b", topic_regex=foreign, rebalance_timeout_ms=5_000)))
+    if is_known:
+        world.log.append(regex_record("g", foreign, ResolvedRegex(frozenset(["u"]), 1, world.clock_ms)))
+    world.load()
+    for _ in range(3):
+        epoch = world.group.members["a"].member_epoch
+        assert world.beat(member_id="a", member_epoch=epoch, topic_partitions=[]).member_epoch >= epoch
+        world.advance(10_000)
+    assert world.group.subscribed_names(world.group.members["b"]) == ({"u"} if is_known else set())
+    assert not world.group.metadata_stale
+    assert "not known here" in caplog.text and foreign in caplog.text
+
+
 @pytest.mark.parametrize(
     "pattern",
     [
         "(", ")", "[", "[a", "*", "a**", "a{2}{3}", "+a", "a{3,2}", "a{1001}", r"(a)\1", "(?=a)", "(?<=a)", "(?P>n)", r"\8",
+        r"\Cx", r"\p{Lu", r"\p", r"\p{}", r"\p{^", r"[\p]", r"\pX", r"\1", r"\18", r"[\1]",
         "[b-a]", "[[:foo:]]", "\\", r"\x1", "(?i", "(?<>a)", "(a{1000}){1000}", "(" * 200 + ")" * 200, "a" * 10_001,
     ],
 )  # fmt: skip
