@@ -1,4 +1,7 @@
-"""OffsetDelete: single offsets of a group whose members do not read their topics (KIP-496)."""
+"""OffsetDelete: single offsets of a group whose members do not read their topics (KIP-496).
+
+Rules: a topic has to exist, its partition does not, as in Kafka: an offset may have been committed for one that was never there.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def handle(
         return OffsetDeleteResponse(error_code=unavailable.code, topics=[])
     image = context.image
     named = [(topic.name, item.partition_index) for topic in request.topics for item in topic.partitions]
-    known = [item for item in named if image.partition(*item) is not None]
+    known = [item for item in named if image.topic(item[0]) is not None]
     return context.groups.answer(
         lambda answer: shard.delete_offsets(request.group_id, known, lambda *outcome: answer(outcome)),
         partial(_respond, request),
