@@ -15,7 +15,7 @@ Sources: KafkaRaftClient; KIP-595, KIP-853, KIP-996.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fastq.errors import ErrorCode, KafkaStorageError
 from fastq_broker.log import failures
@@ -173,59 +173,57 @@ class RaftMachine(Membership):
                 self._send(voter.key.node_id, None, ask, now)
 
     def _fetch_more(self, now: float) -> None:
-        """Ask the leader for what follows; or somebody who may know the leader."""
+        """Ask the leader for what follows, or somebody who may know the leader. Nobody is asked only while no link is free: each wakes."""
         if self._fetching is not None or self.log.durable_end < self.log.end:
             return
+        leader = self.leader_endpoint if self.role is Role.FOLLOWER else None
+        link = self._links.get(self.leader_id)
+        is_free = link is None or link.is_free(now)
+        own = None if leader is None or not is_free else self._for_itself(now)
+        ask = own or self._next_fetch()
+        others = list(self._free_places(now)) if own is None and isinstance(ask, Fetch) else []
+        if leader is not None and (
+            not others or link is None or not link.failed or (is_free and self._random.random() < 0.5)
+        ):
+            if self._send(self.leader_id, leader, ask, now):
+                self._fetching = self.leader_id
+                if own is not None:
+                    self._speak_at = now + SPEAK_S
+        elif others:
+            number, place = others[self._random.randrange(len(others))]
+            if self._send(number, place, ask, now):
+                self._fetching = number
+
+    def _next_fetch(self) -> Fetch | FetchSnapshot:
         config = self.config
-        ask: Ask
-        own = self._for_itself(now)
-        if own is not None:
-            ask = own
-        elif self._receiving is not None:
+        if self._receiving is not None:
             snapshot, position = self._receiving
-            ask = FetchSnapshot(config.cluster_id, self.epoch, config.key, snapshot, position, config.fetch_bytes_max)
-        else:
-            ask = Fetch(
-                config.cluster_id,
-                self.epoch,
-                config.key,
-                self.log.end,
-                self.log.last_epoch,
-                self.high_watermark,
-                config.fetch_wait_s,
-                config.fetch_bytes_max,
-            )
-        leader = self.leader_endpoint
-        if self.role is Role.FOLLOWER and leader is not None:
-            link = self._links.get(self.leader_id)
-            if link is None or not link.failed or (link.is_free(now) and self._random.random() < 0.5):
-                if self._send(self.leader_id, leader, ask, now):
-                    self._fetching = self.leader_id
-                return
-        places = [place for place in self._places() if place != leader]
-        if own is None and isinstance(ask, Fetch) and places:
-            place = self._random.randrange(len(places))
-            if self._send(-2 - place, places[place], ask, now):
-                self._fetching = -2 - place
+            return FetchSnapshot(config.cluster_id, self.epoch, config.key, snapshot, position, config.fetch_bytes_max)
+        return Fetch(
+            config.cluster_id,
+            self.epoch,
+            config.key,
+            self.log.end,
+            self.log.last_epoch,
+            self.high_watermark,
+            config.fetch_wait_s,
+            config.fetch_bytes_max,
+        )
 
     def _for_itself(self, now: float) -> UpdateVoter | AddVoter | RemoveVoter | None:
-        """What this controller asks its leader for in its own matter: to have its endpoints right, or to become a voter."""
+        """What this controller is to ask its leader for in its own matter: to have its endpoints right, or to become a voter."""
         config, me = self.config, self.config.key
         if self.role is not Role.FOLLOWER or not config.may_vote or now < self._speak_at:
             return None
         known, version = self.voters.voter(me.node_id), self.history.kraft_version
-        ask: UpdateVoter | AddVoter | RemoveVoter | None = None
         if known is not None and known.key.is_of(me):
             if known != config.voter if version > 0 else self._spoke_in != self.epoch:
-                ask = UpdateVoter(config.cluster_id, self.epoch, config.voter)
+                return UpdateVoter(config.cluster_id, self.epoch, config.voter)
         elif config.joins and version > 0:
             if known is not None:
-                ask = RemoveVoter(config.cluster_id, known.key)  # with a directory that this node has no more
-            else:
-                ask = AddVoter(config.cluster_id, SPEAK_S, config.voter, when_committed=False)
-        if ask is not None:
-            self._speak_at = now + SPEAK_S
-        return ask
+                return RemoveVoter(config.cluster_id, known.key)  # with a directory that this node has no more
+            return AddVoter(config.cluster_id, SPEAK_S, config.voter, when_committed=False)
+        return None
 
     def _spoken_for(self, ask: UpdateVoter | AddVoter | RemoveVoter, answer: VoterAnswer, now: float) -> None:
         """The leader's answer in this controller's own matter; it is asked again in a while where there is something left."""
@@ -249,6 +247,13 @@ class RaftMachine(Membership):
             return self.config.bootstrap
         others = self.voters.ids - {self.config.key.node_id}
         return [place for node_id in others if (place := self._endpoint_of(node_id)) is not None]
+
+    def _free_places(self, now: float) -> Iterator[tuple[int, Endpoint]]:
+        """Where else than with the leader somebody may know of one, and can be asked now; with the number of its link."""
+        for index, place in enumerate(self._places()):
+            link = self._links.get(-2 - index)
+            if place != self.leader_endpoint and (link is None or link.is_free(now)):
+                yield -2 - index, place
 
     def answered(
         self,

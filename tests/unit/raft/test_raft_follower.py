@@ -6,9 +6,19 @@ from typing import Any
 
 import pytest
 from fastq_broker.raft.log import Vote as Kept
-from fastq_broker.raft.messages import BeginEpoch, EpochEnd, Fetch, Fetched, FetchedSnapshot, FetchSnapshot, SnapshotId
-from fastq_broker.raft.roles import Committed, LoadSnapshot, RaftFatal, Role, Send
-from raft_setting import ME, PLACES, B, C, Setting, T, from_leader, packed, with_snapshot
+from fastq_broker.raft.messages import (
+    BeginEpoch,
+    EpochEnd,
+    Fetch,
+    Fetched,
+    FetchedSnapshot,
+    FetchSnapshot,
+    SnapshotId,
+    UpdateVoter,
+)
+from fastq_broker.raft.roles import Committed, Link, LoadSnapshot, RaftFatal, Role, Send
+from fastq_broker.raft.voters import VoterSet
+from raft_setting import ME, PLACES, VOTERS, B, C, Setting, T, from_leader, packed, with_snapshot
 from raft_world import Entry
 
 from fastq.errors import ErrorCode
@@ -92,6 +102,59 @@ def test_a_silent_leader_is_given_up() -> None:
     assert setting.machine.role is Role.FOLLOWER
     setting.poll(T + 2.1)
     assert (setting.machine.role, setting.machine.leader_id) == (Role.PROSPECTIVE, 2)
+
+
+def lose_answers(setting: Setting, send: Send, times: int) -> None:
+    """Each is asked for again as soon as the machine wakes, which is after a link's pause."""
+    now = T
+    for _ in range(times):
+        setting.machine.answered(send.link, send.ask, None, now)
+        assert setting.sent(now) == []
+        now, before = setting.machine.next_wakeup(now), now
+        assert now <= before + 0.1, "it waits for the end of a time-out, and asks nobody"
+        (send,) = setting.sent(now)
+
+
+def test_where_there_is_nobody_else_the_leader_is_asked_again_for_each_answer_that_is_lost() -> None:
+    """A toss of a coin went against it half the time, and then nobody was asked until the fetch time-out was over."""
+    setting = Setting(1, 2, voters=VoterSet(voter for voter in VOTERS if voter.key != C))
+    setting.follow()
+    lose_answers(setting, setting.asks(), 20)
+
+    snapshot = Setting()
+    snapshot.machine.begin_epoch(BeginEpoch("c", 5, 2, ME, {"CONTROLLER": PLACES[2]}), T)
+    snapshot.fetched(from_leader(snapshot=SnapshotId(4, 2)))
+    send = snapshot.asks()
+    assert isinstance(send.ask, FetchSnapshot)
+    lose_answers(snapshot, send, 20)
+
+
+def test_where_others_are_busy_the_leader_is_asked_again_too() -> None:
+    setting = Setting(1, 2)
+    setting.follow()
+    send = setting.asks()
+    for _ in range(20):
+        setting.machine.answered(send.link, send.ask, None, T)
+        for number in (-2, -3):
+            setting.machine._links[number] = Link(PLACES[3], None, T + 1.9)
+        setting.sent(T)
+        (send,) = setting.sent(T + 0.02)
+        assert send.link == 2
+
+
+def test_what_a_voter_asks_for_itself_waits_for_a_link_that_can_take_it() -> None:
+    """It was said to have been asked where it was not, and came two seconds later."""
+    setting = Setting(1, 2, fetch_timeout_s=20.0)
+    setting.follow()
+    (send,) = setting.sent(T)
+    assert isinstance(send.ask, UpdateVoter)
+    setting.machine.answered(send.link, send.ask, None, T)
+    setting.machine._links[2].until = T + 2.5
+    (other,) = setting.sent(T + 2.1)  # for a leader
+    assert other.link != 2 and isinstance(other.ask, Fetch)
+    setting.machine.answered(other.link, other.ask, None, T + 2.2)
+    (send,) = setting.sent(T + 2.5)
+    assert send.link == 2 and isinstance(send.ask, UpdateVoter)
 
 
 def test_another_cluster_is_not_asked_again_at_once(caplog: pytest.LogCaptureFixture) -> None:
