@@ -270,6 +270,34 @@ def kill_at_every_step(broker: Broker, source: str, target: str, protocol: str) 
     assert copied(broker, target) == once()
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_who_has_lost_its_place_commits_nothing(shared_broker: Broker, topics: tuple[str, str], protocol: str) -> None:
+    """It was away for longer than it may; another member has read the same by then."""
+    source, target = topics
+    settings = {
+        **OPTIONS,
+        "bootstrap_servers": shared_broker.bootstrap_servers,
+        "group_id": target,
+        "group_protocol": protocol,
+    }
+    with (
+        Producer(bootstrap_servers=shared_broker.bootstrap_servers, transactional_id=f"slow-{target}") as producer,
+        Consumer(source, **settings, max_poll_interval_ms=1000) as slow,
+        Consumer(source, **settings) as quick,
+    ):
+        records = []
+        while not records:
+            records = slow.poll(timeout=1.0)
+        assert slow.group_metadata().member_id
+        read: set[bytes | None] = set()
+        while len(read) < RECORDS:
+            read |= {record.value for record in quick.poll(timeout=1.0)}
+        with pytest.raises(AbortableTransactionError), producer.transaction(consumer=slow):
+            for record in records:
+                producer.send(target, record.value)
+    assert copied(shared_broker, target) == Counter()
+
+
 def test_the_object_of_a_transaction_is_used_once(shared_broker: Broker, topics: tuple[str, str]) -> None:
     """A second `with` on it would commit without the consumer's offsets, which it takes for sent."""
     servers = shared_broker.bootstrap_servers

@@ -174,6 +174,8 @@ class OffsetQuery:
                         topic=tp.topic,
                         partition=tp.partition,
                     )
+                elif topic is not None and topic.error and not error_for_code(topic.error).retriable:
+                    self.error = error_for_code(topic.error, topic=tp.topic, api="Metadata")
                 elif leader is None:
                     self.wants_metadata = f"{tp} has no known leader"
                     self._passing(tp, partial(no_leader, self.metadata, *tp), LeaderNotAvailable, now)

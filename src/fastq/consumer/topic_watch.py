@@ -33,6 +33,7 @@ class TopicWatch:
     def read(self, names: tuple[str, ...], pattern: re.Pattern[str] | None = None) -> None:
         """Watch these topics in place of those before."""
         self._core.unwatch_topics(set(self.names) - set(names))
+        self._seen.intersection_update(names)  # what is subscribed to once more begins as it did at first
         self.names = names
         if pattern is not None:
             self._core.watch_all_topics()
@@ -41,6 +42,7 @@ class TopicWatch:
     def read_assigned(self, topics: Iterable[str]) -> None:
         """Watch the topics of partitions that the user assigns."""
         self._core.unwatch_topics(self.names)
+        self._seen.clear()
         self.names = ()
         self._changed(topics)
 

@@ -104,6 +104,7 @@ class ClassicMember:
         self.group_id: str = config.group_id
         self.member_id = ""
         self.generation = NO_GENERATION
+        self.lost: GroupMetadata | None = None
         self.owned: frozenset[TopicPartition] = frozenset()
         self.state = State.IDLE
         self.config = config
@@ -234,7 +235,7 @@ class ClassicMember:
             out.append(self._leave_request(reason, None if node is None else node.node_id))
         self._attempt += 1
         self.state = State.IDLE
-        self.generation, self.member_id = NO_GENERATION, ""
+        self.generation, self.member_id, self.lost = NO_GENERATION, "", None
         self._changes.clear()
         self.owned = frozenset()
         return out
@@ -330,7 +331,7 @@ class ClassicMember:
         """The group has gone on without this member: whatever it had may be somebody else's by now."""
         logger.warning("group %s: member %s lost its place (%s)", self.group_id, self.member_id, ErrorCode(code).name)
         self._attempt += 1
-        self.generation = NO_GENERATION
+        self.lost, self.generation = self.lost if self.generation < 0 else self.who, NO_GENERATION
         if code == LOST_ID:
             self.member_id = ""
         self._reason, self._again = f"lost its place: {ErrorCode(code).name}", None
@@ -348,7 +349,7 @@ class ClassicMember:
     def _fail(self, error: FastqError) -> None:
         """This member is of no more use."""
         self._attempt += 1
-        self.generation = NO_GENERATION
+        self.lost, self.generation = self.lost if self.generation < 0 else self.who, NO_GENERATION
         self._lose()
         self.state, self._error = State.FAILED, error
 
@@ -413,7 +414,7 @@ class ClassicMember:
             self._join_failed("JoinGroup", 0 if response is None else response.error_code, response, error, now)
             return
         self.coordinator.worked()
-        self.member_id, self.generation = response.member_id, response.generation_id
+        self.member_id, self.generation, self.lost = response.member_id, response.generation_id, None
         self._protocol = response.protocol_name or ""
         self._beat_at, self._beat_answered_at = now + self.config.heartbeat_interval_ms / 1000, now
         self._beating = False

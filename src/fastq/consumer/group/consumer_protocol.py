@@ -149,6 +149,7 @@ class ConsumerProtocolMembership:
         self.metadata = metadata
         self.assignor = assignor
         self.member_id = uuid_to_str(random_uuid(rng))
+        self.lost: GroupMetadata | None = None  # never: it keeps its id
         self.epoch = JOIN_EPOCH
         self.state = State.UNSUBSCRIBED
         self.interval_s = 5.0
@@ -203,8 +204,8 @@ class ConsumerProtocolMembership:
         """Read these topics, or those that match the pattern, which the coordinator finds by itself where it can (RE2)."""
         if subscription == self._subscription and self.state is not State.FATAL:
             return
-        if subscription.pattern != self._subscription.pattern:
-            self._matches_here = self._would_match_internal(subscription.pattern)
+        if subscription[1:] != self._subscription[1:]:
+            self._matches_here = subscription.is_ours or self._would_match_internal(subscription.pattern)
         self._subscription = subscription
         if not subscription.topics and subscription.pattern is None:
             self._begin_leave()

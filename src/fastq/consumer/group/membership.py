@@ -6,6 +6,7 @@ which partitions the member has; the consumer carries changes of them out, one a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Protocol
@@ -21,10 +22,32 @@ CanSend = Callable[[int], bool]
 
 
 class Subscription(NamedTuple):
-    """What a member wants to read. `topics` are names, those that match the pattern too; `pattern` is None without one."""
+    """What a member wants to read. `topics` are names, those that match the pattern too; `pattern` is None without one; `is_ours`: it has
+    flags that only Python knows."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
+    is_ours: bool = False
+
+
+FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s", re.MULTILINE: "m"}
+"""Of patterns, as both Python and the brokers' RE2 write them."""
+
+
+def subscription_of(topics: tuple[str, ...], pattern: re.Pattern[str] | None) -> Subscription:
+    """These topics, or those that match; the flags that the pattern was compiled with stand in its text."""
+    if pattern is None:
+        return Subscription(topics)
+    text = pattern.pattern
+    try:
+        added = pattern.flags & ~re.compile(text).flags & ~re.DEBUG
+        letters = "".join(letter for flag, letter in FLAGS.items() if added & flag)
+        if letters:
+            text = f"(?{letters}){text}"
+            re.compile(text)
+    except re.error:  # it is a pattern with its flags alone, or has some of its own, which are to stand first
+        return Subscription(topics, pattern.pattern, True)
+    return Subscription(topics, text, bool(added & ~sum(FLAGS)))
 
 
 class ChangeKind(Enum):
@@ -57,6 +80,9 @@ class Membership(Protocol):
     @property
     def generation(self) -> int:
         """The generation of the group that it is in, or its member epoch; -1 (0) when in none."""
+
+    lost: GroupMetadata | None
+    """What it was in the generation that it has lost, until it is in another; None where its id outlives that."""
 
     @property
     def owned(self) -> frozenset[TopicPartition]:

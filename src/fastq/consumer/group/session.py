@@ -23,7 +23,15 @@ from fastq.consumer.group.commits import Commit, CommittedQuery, Committer, Offs
 from fastq.consumer.group.consumer_protocol import ConsumerProtocolMembership
 from fastq.consumer.group.coordinator import JOINED, KEPT, TAKEN, Coordinator
 from fastq.consumer.group.listener import Callback
-from fastq.consumer.group.membership import CanSend, Change, ChangeKind, Membership, Subscription, group_error
+from fastq.consumer.group.membership import (
+    CanSend,
+    Change,
+    ChangeKind,
+    Membership,
+    Subscription,
+    group_error,
+    subscription_of,
+)
 from fastq.consumer.partition import PartitionState, Phase
 from fastq.errors import ErrorCode, FastqError, UnknownTopicId, UnsupportedVersion
 from fastq.metadata import ZERO_UUID, GroupMetadata, OffsetAndMetadata, TopicPartition
@@ -148,6 +156,12 @@ class GroupSession:
     # -- who
 
     def group_metadata(self) -> GroupMetadata:
+        """This consumer, for a producer's transaction. One that has lost its place is named by that: the coordinator refuses what it
+        has read, which may be somebody else's by now, and would take it from nobody in particular."""
+        lost = None if self.membership is None else self.membership.lost
+        return self._who() if lost is None else lost
+
+    def _who(self) -> GroupMetadata:
         """This consumer, as its commits name it."""
         instance, group_id = self.config.group_instance_id, self.coordinator.group_id
         member = self.membership
@@ -157,7 +171,7 @@ class GroupSession:
 
     def describe(self) -> str:
         """The group and the member, for messages."""
-        who = self.group_metadata()
+        who = self._who()
         member = f", member {who.member_id}, generation {who.generation_id}" if who.member_id else ""
         return f"group {who.group_id}{member}"
 
@@ -171,7 +185,7 @@ class GroupSession:
         self._want(tuple(topics))
 
     def _want(self, topics: tuple[str, ...]) -> None:
-        self._subscription = Subscription(topics, None if self.pattern is None else self.pattern.pattern)
+        self._subscription = subscription_of(topics, self.pattern)
         if self.membership is not None:
             self.membership.subscribe(self._subscription)
 
@@ -444,7 +458,7 @@ class GroupSession:
 
     def commit(self, offsets: Offsets, timeout_s: float, on_done: Callable[[Commit], object] | None = None) -> Commit:
         """Commit offsets in this member's name; what cannot be committed is refused in the Commit."""
-        who = self.group_metadata()
+        who = self._who()
         deadline = self.core.clock() + timeout_s
         member = self.membership
         if self.subscribed and (member is None or not member.may_commit):
@@ -500,12 +514,12 @@ class GroupSession:
             ErrorCode.REBALANCE_IN_PROGRESS,
             ErrorCode.FENCED_MEMBER_EPOCH,
         )
-        if member is not None and code in codes and who == self.group_metadata():
+        if member is not None and code in codes and who == self._who():
             member.lost_generation(code)
 
     def _restamped(self, who: GroupMetadata) -> GroupMetadata | None:
         """The same member with the epoch of now, when that is a newer one."""
-        now = self.group_metadata()
+        now = self._who()
         return now if now.member_id == who.member_id and now.generation_id > who.generation_id else None
 
 

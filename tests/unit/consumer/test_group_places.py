@@ -1,0 +1,108 @@
+"""What a member says of itself and of what it wants, and where partitions begin that are subscribed to once more."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fastq import Consumer
+from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from fastq.consumer.group.classic import State
+from fastq.consumer.group.membership import Subscription, subscription_of
+from fastq.consumer.offsets import OffsetQuery
+from fastq.consumer.topic_watch import TopicWatch
+from fastq.errors import ErrorCode, TopicAuthorizationFailed
+from fastq.metadata import ClusterMetadata, GroupMetadata, TopicMetadata, TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+def test_a_member_that_has_lost_its_place_is_named_by_it_until_it_has_another() -> None:
+    with Consumer("t", group_id="g", group_protocol="classic", bootstrap_servers="127.0.0.1:1") as consumer:
+        session = consumer._group
+        assert session is not None
+        session._protocol = "classic"
+        member: Any = session._make_member()
+        session.membership = member
+        assert session.group_metadata() == GroupMetadata("g")
+        member.member_id, member.generation, member.state, member.owned = "m", 7, State.STABLE, frozenset([TP])
+        member.overdue()
+        assert session.group_metadata() == GroupMetadata("g", 7, "m")
+        assert member.who == GroupMetadata("g"), "it joins as nobody"
+        member.leave("the test")
+        assert session.group_metadata() == GroupMetadata("g")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said", "is_ours"),
+    [
+        (re.compile("a.*"), "a.*", False),
+        (re.compile("a.*", re.IGNORECASE), "(?i)a.*", False),
+        (re.compile("(?i)a.*"), "(?i)a.*", False),
+        (re.compile("(?i)a.*", re.IGNORECASE), "(?i)a.*", False),
+        (re.compile("a.*", re.IGNORECASE | re.DOTALL | re.MULTILINE), "(?ism)a.*", False),
+        (re.compile("a . *", re.VERBOSE), "a . *", True),
+        (re.compile("a.*", re.ASCII | re.IGNORECASE), "(?i)a.*", True),
+    ],
+)
+def test_the_flags_of_a_pattern_are_said(pattern: re.Pattern[str], said: str, is_ours: bool) -> None:
+    assert subscription_of(("abc",), pattern) == Subscription(("abc",), said, is_ours)
+    with Consumer(pattern, group_id="g", bootstrap_servers="127.0.0.1:1") as consumer:
+        session = consumer._group
+        assert session is not None
+        session._protocol = "consumer"
+        member: Any = session._make_member()
+        member.subscribe(subscription_of(("abc",), pattern))
+        told = member._say(1, frozenset())
+        assert (told.regex, told.topics) == ((None, ("abc",)) if is_ours else (f"(?:{said})(?s:.*)", ()))
+
+
+class Fetched:
+    """A fetcher's assignment."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, None] = {}
+        self.begun: list[tuple[TopicPartition, int]] = []
+
+    def assign(self, wanted: list[TopicPartition]) -> None:
+        self.partitions = dict.fromkeys(wanted)
+
+    def reset(self, tp: TopicPartition, timestamp: int) -> None:
+        self.begun.append((tp, timestamp))
+
+
+def test_only_partitions_made_meanwhile_begin_at_their_beginning() -> None:
+    counts = {"a": 1, "b": 1}
+    metadata = SimpleNamespace(
+        generation=0,
+        topic=lambda name: SimpleNamespace(
+            error=0, partitions=[SimpleNamespace(index=index) for index in range(counts[name])]
+        ),
+    )
+    core: Any = SimpleNamespace(metadata=metadata, watch_topics=len, unwatch_topics=len)
+    fetcher: Any = Fetched()
+    watch = TopicWatch(core, fetcher, None)
+    for names in (("a",), ("b",), ("a",), (), ("a", "b")):
+        watch.read(names)
+        watch.follow(0.0)
+    watch.read_assigned(("a",))
+    watch.read(("a",))
+    watch.follow(0.0)
+    assert fetcher.begun == []
+    counts["a"], metadata.generation = 2, 1
+    watch.follow(0.0)
+    assert fetcher.begun == [(TopicPartition("a", 1), EARLIEST_TIMESTAMP)]
+
+
+def test_offsets_of_a_topic_that_one_may_not_see_are_refused_at_once() -> None:
+    metadata = ClusterMetadata()
+    metadata.topics["t"] = TopicMetadata("t", error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    troubles: Any = SimpleNamespace(failed=lambda *_, **__: None, forget=lambda *_: None)
+    query = OffsetQuery(metadata, {TP: LATEST_TIMESTAMP}, False, troubles)
+    assert query.requests(0.0, lambda node: True) == []
+    assert query.finished
+    with pytest.raises(TopicAuthorizationFailed, match="topic t"):
+        query.answers([TP])
