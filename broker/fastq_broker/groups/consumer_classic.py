@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastq._native.wire import DecodeError
 from fastq.errors import ErrorCode, KafkaError
+from fastq_broker.coordinator.errors import store_error
 
 from .classic_member import JoinRequest, JoinResult, SyncResult
 from .consumer_change import GroupChange, is_waiting
 from .consumer_group import ConsumerGroup
 from .consumer_member import ClassicMember, ClassicProtocol, Member, MemberState, copied
-from .errors import store_error
 from .group import UNKNOWN_MEMBER, Committer
 from .migration import assignment_of, can_downgrade
 from .subscriptions import CONSUMER_PROTOCOL_TYPE, decode_subscription

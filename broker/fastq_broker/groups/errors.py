@@ -1,20 +1,8 @@
-"""What a client is told when the coordinator could not write its records (CoordinatorOperationExceptionHelper), or may be none any more."""
+"""What members are told by the state of their group."""
 
 from __future__ import annotations
 
-from fastq.errors import ErrorCode, KafkaError
-
-STORE_ERRORS: dict[int, int] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
+from fastq.errors import ErrorCode
 
 ENDS_A_MEMBERSHIP = frozenset(
     {
@@ -30,8 +18,3 @@ ENDS_A_MEMBERSHIP = frozenset(
     }
 )
 """What a member is told by the state of its group, and takes for the end of its place in it, or its own."""
-
-
-def store_error(error: KafkaError) -> int:
-    """The code for an error of the log."""
-    return int(STORE_ERRORS.get(error.code, error.code))

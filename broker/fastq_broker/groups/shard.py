@@ -23,6 +23,7 @@ from fastq.errors import ErrorCode, KafkaError, error_for_code
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, GroupMetadataKey
 from fastq_broker.controller import MetadataImage
 from fastq_broker.coordinator.deadlines import Deadlines
+from fastq_broker.coordinator.errors import store_error
 from fastq_broker.coordinator.records import decode_key, record_type
 from fastq_broker.log import failures
 
@@ -36,7 +37,7 @@ from .consumer_classic import ClassicMembers
 from .consumer_group import ConsumerGroup
 from .consumer_groups import ConsumerGroups
 from .consumer_records import RECORD_TYPES as CONSUMER_TYPES
-from .errors import ENDS_A_MEMBERSHIP, store_error
+from .errors import ENDS_A_MEMBERSHIP
 from .group import UNKNOWN_MEMBER, Committer, Group
 from .offsets import NO_ID, CommittedOffset, NamedId, Offsets, TopicPartition
 

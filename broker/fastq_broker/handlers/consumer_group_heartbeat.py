@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from fastq_broker.coordinator.errors import store_error
 from fastq_broker.groups.consumer_groups import Client
-from fastq_broker.groups.errors import store_error
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext

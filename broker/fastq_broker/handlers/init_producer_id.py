@@ -1,6 +1,7 @@
 """InitProducerId: an id and epoch for a producer (KIP-98, KIP-360).
 
-Rules: without a transactional id a new id is handed out whatever the request says of an older one, as Kafka does.
+Rules: without a transactional id a new id is handed out whatever older one the request names, as Kafka does; an id without an epoch, or
+an epoch without an id, is none (KafkaApis.handleInitProducerIdRequest).
 Version 6 (two-phase commit) is not stable in Kafka 4.3 and not served.
 """
 
@@ -25,6 +26,8 @@ NONE = -1
 
 async def handle(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     """Answer a fresh id with epoch 0, or what the coordinator makes of the transactional id."""
+    if (request.producer_id, request.producer_epoch).count(NONE) == 1:
+        return _refusal(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         return await _initialize(context, request)
     (producer_id,) = await context.producer_ids.take()
@@ -34,7 +37,7 @@ async def handle(context: RequestContext, request: InitProducerIdRequest) -> Ini
 async def _initialize(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     expected = (request.producer_id, request.producer_epoch)
     assert request.transactional_id is not None
-    if not request.transactional_id or (expected.count(NONE) == 1):
+    if not request.transactional_id:
         return _refusal(ErrorCode.INVALID_REQUEST)
     timeout_ms = request.transaction_timeout_ms
     if not 0 < timeout_ms <= context.config.transaction_max_timeout_ms:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import LeaveGroupRequest, LeaveGroupResponse
-from fastq_broker.groups.errors import store_error
+from fastq_broker.coordinator.errors import store_error
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext

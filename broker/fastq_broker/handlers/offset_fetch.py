@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 from fastq.protocol.uuid import ZERO_UUID
-from fastq_broker.groups.errors import store_error
+from fastq_broker.coordinator.errors import store_error
 from fastq_broker.groups.group import Committer
 from fastq_broker.groups.offsets import CommittedOffset
 from fastq_broker.groups.shard import GroupShard

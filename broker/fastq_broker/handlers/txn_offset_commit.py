@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from fastq_broker.controller.topics import OFFSETS_TOPIC
-from fastq_broker.groups.errors import store_error
+from fastq_broker.coordinator.errors import store_error
 from fastq_broker.groups.group import Committer
 from fastq_broker.groups.offsets import TopicPartition
 from fastq_broker.groups.shard import Commit, CommitEntry

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq_broker.coordinator.errors import store_error
 from fastq_broker.log import failures as reports
 
 from . import transaction as rules
@@ -370,19 +371,5 @@ def _reply_concurrent(reply: Reply, txn: Transaction | None, error: KafkaError |
         reply(None, concurrent(txn))
 
 
-_COORDINATOR_ERRORS: Final = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""What a failed append to __transaction_state means for the client."""
-
-
 def _append_error(txn: Transaction, error: KafkaError) -> KafkaError:
-    code = _COORDINATOR_ERRORS.get(ErrorCode(error.code), ErrorCode(error.code))
-    return error_for_code(code, f"transactional id {txn.transactional_id!r}: {error}")
+    return error_for_code(store_error(error), f"transactional id {txn.transactional_id!r}: {error}")

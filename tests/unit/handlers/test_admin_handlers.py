@@ -453,3 +453,13 @@ def test_of_equal_requests_at_the_same_time_one_is_the_first(bench: Any) -> None
     named = m.DeleteTopicsRequest.DeleteTopicState(name="a")
     deleted = twice(delete_topics, m.DeleteTopicsRequest(topics=[named], timeout_ms=1000))
     assert [answer.responses[0].error_code for answer in deleted] == [0, 3]
+
+
+@pytest.mark.parametrize("transactional_id", [None, "tx"])
+def test_a_producer_id_without_an_epoch_is_none(bench: Any, transactional_id: str | None) -> None:
+    def answered(**fields: int) -> int:
+        request = m.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1000, **fields)
+        return int(bench.call(init_producer_id, request, 5).error_code)
+
+    assert answered(producer_id=5) == answered(producer_epoch=5) == 42
+    assert transactional_id or answered(producer_id=5, producer_epoch=5) == 0

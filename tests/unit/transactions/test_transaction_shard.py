@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from fastq_broker.transactions.shard import NoProducerId
+from fastq_broker.transactions.shard import NoProducerId, _append_error
 from fastq_broker.transactions.states import COMPLETED, NEXT, SETTLED, TransactionState
 from fastq_broker.transactions.transaction import EPOCH_LAST_GIVEN, EPOCH_MAX, IllegalTransition, Transaction
 from transaction_fakes import Bench
 
-from fastq.errors import KafkaError, error_for_code
+from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 A, B = ("topic", 0), ("topic", 1)
 FENCED, CONCURRENT, MAPPING, INVALID_STATE = 90, 51, 49, 48
@@ -539,3 +539,11 @@ def test_an_unloaded_shard_does_nothing_more(bench: Bench) -> None:
 def test_settled_states_are_those_that_expire() -> None:
     for state in TransactionState:
         assert Transaction("t", 1, 1, state=state, updated_ms=0).expired(10, 10) == (state in SETTLED)
+
+
+def test_what_does_not_fit_its_topic_is_an_error_of_the_broker() -> None:
+    """All that a log refuses is told to clients as in the group coordinator."""
+    txn = Transaction("tx", 1, 1000)
+    assert _append_error(txn, error_for_code(ErrorCode.INVALID_FETCH_SIZE)).code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert _append_error(txn, error_for_code(ErrorCode.NOT_ENOUGH_REPLICAS)).code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "'tx'" in str(_append_error(txn, error_for_code(ErrorCode.KAFKA_STORAGE_ERROR)))
