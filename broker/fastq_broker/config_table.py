@@ -125,7 +125,12 @@ LISTENERS = (
     row("max.connections", INT, INT32_MAX, at_least(0), "Connections at one time in all."),
     row("max.connections.per.ip", INT, INT32_MAX, at_least(0), "Connections at one time from one address."),
     row("max.connections.per.ip.overrides", STRING, "", doc="address:count pairs that stand above the limit per ip."),
-    row("connections.max.idle.ms", LONG, 600000, doc="An idle connection is closed after this; negative: never."),
+    row(
+        "connections.max.idle.ms",
+        LONG,
+        600000,
+        doc="A connection that no byte has gone over for so long is closed; 0 or less: never.",
+    ),
     row("fetch.max.bytes", INT, 57671680, at_least(1024), "The most one Fetch returns, whatever it asks for."),
     row("max.incremental.fetch.session.cache.slots", INT, 1000, at_least(0), "Fetch sessions kept."),
     row("max.request.partition.size.limit", INT, 2000, at_least(1), "Partitions in one DescribeTopicPartitions."),

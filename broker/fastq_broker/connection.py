@@ -431,6 +431,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         if self.pending is not deferred:
             return  # the connection was lost or refused meanwhile
         self.pending = None
+        self.active_tick = self._server.tick  # it was this side that took its time
         self._waits &= ~ANSWER
         if response is not None and self._writer is not None:
             parts: list[Part] = [response] if isinstance(response, bytes) else response
@@ -440,6 +441,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         self._go_on()
 
     def _drained(self) -> None:
+        self.active_tick = self._server.tick
         self._waits &= ~OUTPUT
         self._go_on()
 
@@ -521,6 +523,8 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         """Called about once a second: end idle and trickling connections, give back a spare buffer."""
         if self._life == CLOSED:
             return
+        if self._waits & OUTPUT and self._writer is not None and self._writer.has_moved():
+            self.active_tick = tick  # who reads slowly is at work, as with Apache Kafka
         idle = tick - self.active_tick
         if idle >= 2:
             self.drop_spare()

@@ -161,6 +161,7 @@ class Writer(Protocol):
     """What a connection sends through: to its socket, or to a TLS transport."""
 
     def send(self, parts: list[Part]) -> bool: ...
+    def has_moved(self) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -168,6 +169,7 @@ class _QueuedWriter:
     """The queue that both writers share.
 
     Invariants: `_queue` is empty exactly when nothing is unsent; `_sent` bytes of its first part are gone already, and
+    `_moved` is whether any went since `has_moved` was asked;
     its first `_cached` bytes were found in memory (a probe costs as much as sending some ten kilobytes: one a window);
     while `_warming` a reader thread fetches the first part and nothing is sent; once it is `_warmed`, what comes next of that part is sent
     wherever it is; `_window` of it is looked at, and fetched, at a time. Loop thread only.
@@ -176,6 +178,7 @@ class _QueuedWriter:
     __slots__ = (
         "_cached",
         "_closed",
+        "_moved",
         "_on_drained",
         "_on_error",
         "_queue",
@@ -192,6 +195,7 @@ class _QueuedWriter:
         self._queue: deque[Part] = deque()
         self._sent = 0
         self._cached = 0
+        self._moved = False
         self._warming = False
         self._warmed = False
         self._window = READ_AHEAD_BYTES
@@ -208,6 +212,11 @@ class _QueuedWriter:
         if len(self._queue) == len(parts):
             self._advance()
         return not self._queue
+
+    def has_moved(self) -> bool:
+        """Whether any of what waits has been taken since this was asked last: the other side reads, however slowly."""
+        moved, self._moved = self._moved, False
+        return moved
 
     def close(self) -> None:
         """Drop what is unsent, and the files it holds open."""
@@ -378,6 +387,7 @@ class SocketWriter(_QueuedWriter):
             if self._warming:
                 return
             budget -= sent
+            self._moved = True
 
     def _is_small(self, part: FileSlice) -> bool:
         return part.size <= SMALL_SLICE_BYTES and self._sent == 0
@@ -493,7 +503,7 @@ class TransportWriter(_QueuedWriter):
     The connection calls `paused` and `resumed` from its protocol's pause_writing and resume_writing.
     """
 
-    __slots__ = ("_full", "_loop", "_transport")
+    __slots__ = ("_full", "_held", "_loop", "_transport")
 
     def __init__(
         self,
@@ -507,7 +517,12 @@ class TransportWriter(_QueuedWriter):
         self._loop = loop
         self._transport = transport
         self._full = False
+        self._held = 0  # by the transport, when it was looked at last
         transport.set_write_buffer_limits(high=2 * TLS_CHUNK_BYTES)
+
+    def has_moved(self) -> bool:
+        held, self._held = self._held, self._transport.get_write_buffer_size()
+        return super().has_moved() or self._held < held
 
     def paused(self) -> None:
         self._full = True
@@ -526,6 +541,7 @@ class TransportWriter(_QueuedWriter):
             part = queue[0]
             if isinstance(part, (bytes, bytearray, memoryview)):
                 self._part_done()
+                self._moved = True
                 self._transport.write(part)
                 continue
             if budget <= 0:
@@ -537,6 +553,7 @@ class TransportWriter(_QueuedWriter):
                 self._warm(part)
                 return
             self._sent += size
+            self._moved = True
             budget -= size
             if self._sent >= part.size:
                 self._part_done()

@@ -361,6 +361,63 @@ def test_idle_and_trickling_connections_end() -> None:
     run(scenario, Limits(idle_ms=60_000))
 
 
+def test_who_waited_long_for_an_answer_is_not_idle_once_it_has_it() -> None:
+    """A member that was let into its group was cut off for the time that it had waited."""
+
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(LATER, 1, b"long wait"))
+        await until(lambda: len(router.waiting) == 1)
+        for _ in range(70):
+            server._second()
+        deferred, answer = router.waiting.pop()
+        deferred.complete(answer)
+        assert await response(reader) == (1, b"long wait")
+        server._second()
+        writer.write(request(ECHO, 2, b"next"))
+        assert await response(reader) == (2, b"next")
+        writer.close()
+
+    run(scenario, Limits(idle_ms=60_000))
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_who_reads_a_large_answer_slowly_is_not_idle_but_who_reads_nothing_is(
+    reads: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    size = 8_000_000
+
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        peer = socket.socket()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        peer.connect(("127.0.0.1", port))
+        peer.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(peer, request(ECHO, 1, bytes(size)))
+        got = len(await loop.sock_recv(peer, 1000))
+        seconds = 0
+        while reads and got < size:
+            for _ in range(2):
+                server._second()
+            seconds += 2
+            read_to = min(
+                size, got + 500_000
+            )  # the system says that there is room when a third of what it holds has gone
+            while got < read_to:
+                got += len(await loop.sock_recv(peer, 1 << 18))
+        if reads:
+            assert seconds > 20 and len(server.connections) == 1
+        else:
+            await asyncio.sleep(0.05)
+            for _ in range(17):
+                server._second()
+            await until(lambda: not server.connections)
+        peer.close()
+
+    run(scenario, Limits(idle_ms=15_000))
+    assert ("in the middle of a request or response" in caplog.text) is not reads
+
+
 def test_a_stop_answers_what_is_in_progress() -> None:
     async def scenario(server: Server, router: EchoRouter, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from connection_world import ECHO, FILE, EchoRouter, request, response
+from fastq_broker.output import ReadAhead, TransportWriter
 from fastq_broker.server import Limits, Server
 
 CERTIFICATE = Path(__file__).with_name("localhost.pem")  # self-signed, for these tests alone
@@ -47,3 +48,26 @@ def test_files_and_bytes_in_order_over_tls(loop: str, tmp_path: Path) -> None:
         new_loop.run_until_complete(asyncio.wait_for(scenario(), 30))
     finally:
         new_loop.close()
+
+
+def test_what_a_transport_takes_or_sends_is_said_to_have_moved_once() -> None:
+    class Transport:
+        held = 0
+
+        def set_write_buffer_limits(self, high: int) -> None:
+            pass
+
+        def get_write_buffer_size(self) -> int:
+            return self.held
+
+        def write(self, data: bytes) -> None:
+            self.held += len(data)
+            writer.paused()
+
+    transport, loop = Transport(), asyncio.new_event_loop()
+    writer = TransportWriter(loop, transport, ReadAhead(loop), lambda: None, lambda error: None)  # type: ignore[arg-type]
+    assert not writer.send([bytes(1000), b"what waits"])
+    assert [writer.has_moved() for _ in range(2)] == [True, False]
+    transport.held = 400  # the other side has read some
+    assert [writer.has_moved() for _ in range(2)] == [True, False]
+    loop.close()
