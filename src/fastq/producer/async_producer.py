@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 import warnings
 import weakref
@@ -151,6 +152,8 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         self._step_scheduled = False
         self._in_callbacks = False
         self._closing = False
+        self._over = threading.Event()
+        self._cut_short: str | None = None
         lifetime.register(self)
 
     # -- the API --------------------------------------------------------------------------------------------------
@@ -176,7 +179,8 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         await self._run(self._flush(timeout))
 
     async def close(self, timeout: float | None = None) -> None:
-        """Deliver everything, at most for `timeout` seconds, and close; see Producer.close. Idempotent."""
+        """Deliver everything, at most for `timeout` seconds, and close; see Producer.close. Idempotent: while another task closes it, waits
+        for that one's end."""
         await self._run(self._close(timeout))
 
     async def aclose(self) -> None:
@@ -420,7 +424,6 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _shut_down(self, why: str) -> None:
-        lifetime.unregister(self)
         self._places.close()
         self._parts.abandon(why)
         if self._timer is not None:
@@ -431,6 +434,14 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         if self._end_watch is not None:
             with contextlib.suppress(StopIteration):
                 self._end_watch.aclose().send(None)
+
+    def _can_await_end(self) -> bool:
+        if asyncio.get_running_loop() is not self._loop:
+            self._refuse_other_loop()
+        return True
+
+    def _wake_closer(self) -> None:
+        self._wake_waiters()
 
     def __del__(self) -> None:
         # Where __init__ has failed there is nothing to close. A loop that runs has the driver, so here it has ended or never ran.
@@ -443,6 +454,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
     def _close_at_exit(self) -> None:
         """The producer or the program ends without close(): the loop is gone, so all that is left is to say what was lost, once."""
         self._closing = True
+        self._over.set()
         self.accumulator.slow |= CLOSED
         why = "the AsyncProducer was not closed: use `async with`, or await close()"
         lost = sum(len(batch) for batch in list(self.accumulator.incomplete))

@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -31,6 +32,7 @@ from fastq._native.send_many import ManyDelivery, SendMany
 from fastq.errors import ClientClosed, WaitTimeout
 from fastq.interceptors import ProducerRecord
 from fastq.metrics import ProducerMetrics
+from fastq.producer import lifetime
 from fastq.producer.config import ProducerConfig
 from fastq.producer.transaction_states import State
 from fastq.timeouts import check_timeout
@@ -60,6 +62,9 @@ TURN = _Turn()
 CONVERTING = SERIALIZERS | INTERCEPTORS | PARTITIONER
 AT_HAND = (list, tuple, range, str, bytes, bytearray, memoryview)
 """Rows that are there, or that are none."""
+
+CUT_SHORT_S = 1.0
+"""How long a `close` whose time is over waits for the other one that it has cut short: for its clearing up."""
 Effect: TypeAlias = "Wait | _Turn"
 Calls: TypeAlias = Generator[Effect, Any, T]
 
@@ -129,12 +134,17 @@ class ProducerCalls:
         _guard: AbstractContextManager[Any]
         _max_block_s: float
         _closing: bool
+        _closing_thread: int
+        _over: threading.Event  # what closes the producer has done so
+        _cut_short: str | None  # why what closes it waits no longer
 
         @property
         def accumulator(self) -> Accumulator: ...
         def _attend(self) -> None: ...
         def _kick(self) -> None: ...
         def _shut_down(self, why: str) -> None: ...
+        def _can_await_end(self) -> bool: ...
+        def _wake_closer(self) -> None: ...
 
     def _outside(self) -> AbstractContextManager[Any]:
         """For calls of what is not ours and may wait: an interrupt ends them."""
@@ -294,7 +304,7 @@ class ProducerCalls:
             self._parts.check_usable()
         end = None if timeout is None else time.monotonic() + timeout
         waiting = self._places_wanted()
-        if waiting() and not (yield Wait(lambda: not waiting(), timeout)):
+        if waiting() and not (yield Wait(lambda: bool(self._cut_short or not waiting()), timeout)):
             from fastq.words import counted
 
             left = waiting()
@@ -311,7 +321,7 @@ class ProducerCalls:
         def all_done() -> bool:
             while batches and batches[-1].done:
                 batches.pop()
-            return not batches
+            return bool(self._cut_short or not batches)
 
         if not (yield Wait(all_done, None if end is None else max(end - time.monotonic(), 0.0))):
             left = sum(len(batch) for batch in batches)
@@ -320,30 +330,64 @@ class ProducerCalls:
     def _close(self, timeout: float | None, *, block_failed: bool = False, raises: bool = True) -> Calls[None]:
         """Deliver and end. block_failed: it is the end of a `with` whose error says enough. raises: there is somebody to raise to."""
         check_timeout(timeout)
-        if self.accumulator.slow & FORKED or self._closing:
+        if self.accumulator.slow & FORKED:
             return
-        self._closing = True
+        raises = self.config.raise_on_close and raises and not block_failed
+        with self._guard:
+            begun, self._closing = self._closing, True
+        if begun:
+            yield from self._join_close(timeout, raises)
+            return
+        self._closing_thread = threading.get_ident()
         self.accumulator.slow |= CLOSED
         transactions = self._parts.transactions
         why = f"the producer was closed with timeout={timeout}"
         try:
-            with self._guard:
-                if not block_failed:
-                    self._parts.tell_open_transaction(self._unheard())
-                undecided = abort_open(transactions)
-            if undecided and transactions is not None:
-                self._abort_begun()
-                patience_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
-                yield Wait(lambda: transactions.settled, patience_s)
-            yield from self._flush(timeout)
-        except WaitTimeout:
-            pass
-        except BaseException as error:
-            why = f"closing was interrupted by {type(error).__name__}"
-            raise
+            try:
+                with self._guard:
+                    if not block_failed:
+                        self._parts.tell_open_transaction(self._unheard())
+                    undecided = abort_open(transactions)
+                if undecided and transactions is not None:
+                    self._abort_begun()
+                    patience_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
+                    yield Wait(lambda: bool(self._cut_short or transactions.settled), patience_s)
+                yield from self._flush(timeout)
+            except WaitTimeout:
+                pass
+            except BaseException as error:
+                why = f"closing was interrupted by {type(error).__name__}"
+                raise
+            finally:
+                self._shut_down(self._cut_short or why)
+            self._parts.failures.tell_total(raises)
         finally:
-            self._shut_down(why)
-        self._parts.failures.tell_total(self.config.raise_on_close and raises and not block_failed)
+            # Only now: the hook at exit waits for what is registered, and daemon threads end with it.
+            lifetime.unregister(self)  # type: ignore[arg-type]  # both producers have a _close_at_exit
+            self._over.set()
+
+    def _join_close(self, timeout: float | None, raises: bool) -> Calls[None]:
+        """Wait for the end of another call that closes the producer. When the time of this one is over first, that one is cut short."""
+        if self._over.is_set() or not self._can_await_end():
+            return
+        if not (yield from self._ended(timeout)):
+            self._end_at_once(f"the producer was closed with timeout={timeout}")
+            if not (yield from self._ended(CUT_SHORT_S)):
+                logger.warning(
+                    "the producer was closed with timeout=%s; another call that closes it is still at it", timeout
+                )
+                return
+        if raises:
+            self._parts.failures.tell_total(True)  # else it was told by who closed it
+
+    def _ended(self, timeout: float | None) -> Calls[bool]:
+        """Wait until the producer is closed, by another call; whether it is."""
+        return (yield Wait(self._over.is_set, timeout))
+
+    def _end_at_once(self, why: str) -> None:
+        """What closes the producer gives up what is not delivered."""
+        self._cut_short = self._cut_short or why
+        self._wake_closer()
 
 
 def abort_open(transactions: Transactions | None) -> bool:

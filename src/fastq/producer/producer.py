@@ -36,7 +36,7 @@ from fastq.net.blocking import BlockingDriver
 from fastq.producer import background, lifetime
 from fastq.producer.background import Holder
 from fastq.producer.base import Parts
-from fastq.producer.calls import Calls, Wait
+from fastq.producer.calls import CUT_SHORT_S, Calls, Wait
 from fastq.producer.config import ProducerConfig, make_config
 from fastq.producer.transaction_calls import BlockingTransactionCalls
 from fastq.producer.typed import K, V
@@ -135,6 +135,9 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         self._resting = False  # the background thread, beside a stream of sends
         self._full_seen = 0
         self._closing = False
+        self._closing_thread = 0
+        self._over = threading.Event()
+        self._cut_short: str | None = None
         self._callback_lock = threading.Lock()
         self._callback_thread = 0  # who holds it
         self._due_callbacks: Iterator[tuple[int, Callable[[Any], Any], Any]] = iter(())
@@ -184,7 +187,8 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
 
         What is not delivered by then fails with ClientClosed and is counted in the log, with what failed before. An open transaction is
         aborted; one whose commit nobody answers is left to the coordinator. All callbacks have run then, unless `timeout` is over.
-        Idempotent. With `raise_on_close`, raises UndeliveredRecords when records of this producer were not delivered.
+        Idempotent: while another thread closes it, waits for that one's end, which comes after `timeout` at the latest.
+        With `raise_on_close`, raises UndeliveredRecords when records of this producer were not delivered.
         """
         check_timeout(timeout)
         end = None if timeout is None else time.monotonic() + timeout
@@ -520,7 +524,6 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _shut_down(self, why: str) -> None:
-        lifetime.unregister(self)
         with self._driver.lock:
             self._parts.abandon(why)
         self._driver.close()
@@ -531,9 +534,33 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         if thread is not None and thread is not threading.current_thread() and thread.is_alive():
             thread.join(1.0)
 
+    def _can_await_end(self) -> bool:
+        """Not: in the thread that closes it, a callback, which that one waits for, and a `__del__` in the middle of our own turn."""
+        own_turn = self._driver.lock._is_owned()  # type: ignore[attr-defined]  # as Condition asks
+        return not own_turn and threading.get_ident() not in (self._closing_thread, self._callback_thread)
+
+    def _ended(self, timeout: float | None) -> Calls[bool]:
+        yield from ()  # waited for in here: the driver ends before who closes it is done
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            remaining = LOOK_S if end is None else min(end - time.monotonic(), LOOK_S)
+            if self._over.wait(max(remaining, 0.0)):
+                return True
+            self._turn.deliver()
+            if remaining <= 0:
+                return False
+
+    def _wake_closer(self) -> None:
+        self._driver.wakeup()
+
     def _close_at_exit(self) -> None:
-        """Deliver everything when the program ends without close()."""
-        self.close()
+        """Deliver everything when the program ends without close(), or in the middle of one of another thread."""
+        try:
+            self.close()
+        except (KeyboardInterrupt, SystemExit) as error:
+            self._end_at_once(f"closing was interrupted by {type(error).__name__}")
+            self._over.wait(CUT_SHORT_S)  # what another thread says of it
+            raise
 
     def _close_dropped(self) -> None:
         """The same for one that nobody has any more, in the background thread: there is nobody to raise to."""

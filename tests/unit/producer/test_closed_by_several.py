@@ -1,0 +1,146 @@
+"""A producer that several close at a time: each of them comes back once it is closed, and hears what was not delivered."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+from test_ends_of_programs import COUNT, SEND, count, run
+
+from fastq.errors import ClientClosed, UndeliveredRecords
+from fastq.producer import AsyncProducer, Producer
+from fastq.producer.transaction_states import State
+
+
+def unreachable(client=Producer, **options):
+    """A producer whose records stay: nobody listens there, and it knows its topic."""
+    options = {"linger_ms": 0, "delivery_timeout_ms": 2000, "request_timeout_ms": 1000, **options}
+    producer = client(bootstrap_servers="127.0.0.1:1", **options)
+    producer.accumulator.update_topic("t", 1)
+    return producer
+
+
+class Closing(threading.Thread):
+    """Closes a producer in a thread of its own, and keeps what that raises."""
+
+    def __init__(self, producer, timeout=None):
+        super().__init__(daemon=True)
+        self.producer, self.timeout, self.error = producer, timeout, None
+        self.start()
+        while not producer._closing:
+            time.sleep(0.01)
+
+    def run(self):
+        try:
+            self.producer.close(self.timeout)
+        except Exception as error:
+            self.error = error
+
+
+@pytest.mark.parametrize("raise_on_close", [True, False])
+def test_the_second_thread_waits_for_the_first(raise_on_close, caplog):
+    producer = unreachable(raise_on_close=raise_on_close)
+    delivery = producer.send("t", b"x")
+    first, second = Closing(producer), Closing(producer)
+    try:
+        producer.close()
+        assert not raise_on_close
+    except UndeliveredRecords as error:
+        assert raise_on_close and error.count == 1
+    assert delivery.done()
+    for thread in (first, second):
+        thread.join(10)
+        assert isinstance(thread.error, UndeliveredRecords) == raise_on_close
+    assert caplog.text.count("1 of its records was not delivered") == (not raise_on_close)
+    producer.close()  # it was told
+
+
+def test_the_second_is_back_when_its_time_is_over(capfd):
+    producer = unreachable(delivery_timeout_ms=100_000)
+    delivery = producer.send("t", b"x")
+    first = Closing(producer)
+    begun = time.monotonic()
+    producer.close(0.2)
+    assert time.monotonic() - begun < 20
+    first.join(10)
+    assert not first.is_alive() and first.error is None
+    assert isinstance(delivery.exception(), ClientClosed)
+    assert "closed with timeout=0.2" in str(delivery.exception())
+
+
+def test_a_callback_and_the_closing_thread_do_not_wait_for_themselves():
+    producer = unreachable()
+    closed = []
+
+    def close(_):
+        producer.close()
+        closed.append(threading.current_thread())
+
+    producer.send("t", b"x").add_done_callback(close)
+    first = Closing(producer)
+    producer.close()
+    first.join(10)
+    assert not first.is_alive() and len(closed) == 1
+
+
+def test_an_open_transaction_is_not_waited_for_beyond_the_second_one_s_time():
+    producer = unreachable(delivery_timeout_ms=100_000, transactional_id="t")
+    producer._parts.transactions.state = State.COMMITTING
+    first = Closing(producer)
+    producer.close(0)
+    first.join(10)
+    assert not first.is_alive()
+
+
+@pytest.mark.parametrize("timeout", [None, 0.2])
+def test_tasks(timeout):
+    async def main():
+        producer = unreachable(
+            AsyncProducer, raise_on_close=True, delivery_timeout_ms=100_000 if timeout is not None else 2000
+        )
+        delivery = await producer.send("t", b"x")
+        first = asyncio.ensure_future(producer.close())
+        await asyncio.sleep(0)
+        with pytest.raises(UndeliveredRecords):
+            await producer.close(timeout)
+        assert delivery.done()
+        with pytest.raises(UndeliveredRecords):
+            await asyncio.wait_for(first, 10)
+        await producer.close()
+
+    asyncio.run(main())
+
+
+CLOSED_BY_A_DAEMON = """
+    threading.Thread(target=producer.close, daemon=True).start()
+    while not producer._closing:
+        pass
+"""
+
+
+@pytest.mark.parametrize("more", ["", "producer.close()"])
+def test_a_program_ends_once_its_records_are_delivered(shared_broker, make_topic, more):
+    servers = str(shared_broker.bootstrap_servers)
+    topic = make_topic(servers, 1)
+    # A callback a batch holds the first close up.
+    program = f"""
+    import time
+    producer = made(batch_size=100)
+    {SEND}[0].add_done_callback(lambda _: time.sleep(0.5))
+    {CLOSED_BY_A_DAEMON}
+    {more}
+    """
+    done = run(servers, topic, program)
+    assert count(servers, topic) == COUNT, done.stderr
+    assert done.stderr == ""
+
+
+def test_a_program_ends_once_what_was_lost_is_told():
+    program = f"""
+    producer = made(linger_ms=0, delivery_timeout_ms=2000, request_timeout_ms=1000)
+    producer.accumulator.update_topic(topic, 1)
+    {SEND}
+    {CLOSED_BY_A_DAEMON}
+    """
+    done = run("127.0.0.1:1", "t", program)
+    assert "100 of its records were not delivered" in done.stderr
