@@ -59,6 +59,19 @@ def fitted(response: Message, version: int) -> Message:
     return response
 
 
+def error_said(request: Message, version: int, code: int, words: str) -> Message | None:
+    """The answer that says a code in this version, and `words` where that has room for them; None where it has none for the code: neither
+    at the top, nor in an item."""
+    for message in (words, None):
+        response = fitted(error_response(request, code, message), version)
+        try:
+            if response.to_bytes(version) != error_response(request, ErrorCode.NONE, message).to_bytes(version):
+                return response
+        except EncodeError:
+            continue
+    return None
+
+
 def _codes(struct: Struct) -> list[str]:
     return [name for name in struct.__slots__ if name.endswith("error_code")]
 

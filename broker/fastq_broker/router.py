@@ -21,8 +21,10 @@ from fastq._native.wire import DecodeError, EncodeError, Reader
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.api import APIS, api_name
 from fastq.protocol.frames import decode_body, encode_response
+from fastq.protocol.message import Message
 
 from .connection import CARRY_RECORDS, Connection, ProtocolViolation, too_large
+from .error_responses import error_said
 from .ports import Ports
 
 if TYPE_CHECKING:
@@ -284,17 +286,18 @@ class Router:
             assert route.handle is not None
             cluster = self._ports.cluster if self.forwards else None
             if cluster is not None and cluster.forwards(api_key, request):
-                return self._later(
-                    route, connection, header, cluster.forward(context, header, buffer, request, route.handle)
-                )
+                answer = cluster.forward(context, header, buffer, request, route.handle)
+                return self._later(route, connection, header, request, answer)
             response = route.handle(context, request)
         except Exception as error:
-            response = self._error_response(route, header, error)
+            response = self._error_response(route, header, request, error)
         if inspect.isawaitable(response):
-            return self._later(route, connection, header, response)
+            return self._later(route, connection, header, request, response)
         return self._encode(route, header, response)
 
-    def _later(self, route: Route, connection: Connection, header: Header, response: Awaitable[Any]) -> Deferred:
+    def _later(
+        self, route: Route, connection: Connection, header: Header, request: Message, response: Awaitable[Any]
+    ) -> Deferred:
         """Answer when the handler's coroutine is done."""
 
         async def run() -> None:
@@ -302,7 +305,7 @@ class Router:
                 try:
                     result = await response
                 except Exception as error:
-                    result = self._error_response(route, header, error)
+                    result = self._error_response(route, header, request, error)
                 if result is None:
                     raise ProtocolViolation(f"{route.name} version {header[1]} is not known to the active controller")
                 frame = self._encode(route, header, result)
@@ -324,17 +327,15 @@ class Router:
             logger.error("%s version %d: the response cannot be encoded", route.name, header[1], exc_info=error)
             raise ProtocolViolation(f"{route.name} failed") from error
 
-    def _error_response(self, route: Route, header: Header, error: Exception) -> Any:
-        """The API's response with a top-level error code; ProtocolViolation where it has none."""
-        code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+    def _error_response(self, route: Route, header: Header, request: Message, error: Exception) -> Message:
+        """The error, at the top or for each item of the request; ProtocolViolation where the answer has room for neither."""
+        code, words = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
         if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            words = f"{route.name} failed in the broker, whose log has more: {error!r}"
             logger.error("%s version %d failed", route.name, header[1], exc_info=error)
-        response_class: Any = APIS[header[0]].response_class()
-        if "error_code" not in response_class.__slots__:
+        response = error_said(request, header[1], code, words)
+        if response is None:
             raise ProtocolViolation(f"{route.name} failed: {error}")
-        response = response_class(error_code=code)
-        if "error_message" in response_class.__slots__:
-            response.error_message = str(error)
         return response
 
     def _unsupported_api_versions(self, header: Header, versions: tuple[int, int]) -> bytes:

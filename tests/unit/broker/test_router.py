@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 from fastq_broker import router
 from fastq_broker.connection import ProtocolViolation
+from fastq_broker.router import Deferred
+from fastq_broker.server import flexible_versions
 
+from fastq._native.produce_path import scan_request
+from fastq.errors import ErrorCode
+from fastq.protocol import messages as m
 from fastq.protocol.api import APIS
+from fastq.protocol.frames import decode_response, encode_request
 
 
 def test_a_handler_that_cannot_be_loaded_closes_the_connection_and_is_tried_again(
@@ -57,9 +63,58 @@ def test_who_is_gone_before_a_handler_has_begun_leaves_nothing_behind() -> None:
         coroutine = handle()
         header: Any = (18, 0, 1, None, 0, 0)
         connection: Any = None
-        router.Router(ports)._later(SimpleNamespace(), connection, header, coroutine).cancel()  # type: ignore[arg-type]
+        router.Router(ports)._later(SimpleNamespace(), connection, header, m.ApiVersionsRequest(), coroutine).cancel()  # type: ignore[arg-type]
         for _ in range(3):
             await asyncio.sleep(0)
         assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("request_of_two", "version"),
+    [
+        (m.CreateTopicsRequest(topics=[m.CreateTopicsRequest.CreatableTopic(name=name) for name in ("a", "b")]), 5),
+        (m.DeleteTopicsRequest(topic_names=["a", "b"]), 5),
+        (m.DescribeGroupsRequest(groups=["a", "b"]), 5),  # which has no room for words
+    ],
+)
+def test_an_error_in_a_handler_is_answered_for_each_item(request_of_two: Any, version: int, later: bool) -> None:
+    """The connection was closed, where the answer has no code at its top."""
+
+    async def fails(*_: Any) -> Any:
+        raise ValueError("out of bounds")
+
+    def fails_at_once(*_: Any) -> Any:
+        raise ValueError("out of bounds")
+
+    async def scenario() -> bytes:
+        ports: Any = SimpleNamespace(
+            config=SimpleNamespace(non_produce_request_max_bytes=1 << 20),
+            loop=asyncio.get_running_loop(),
+            cluster=None,
+        )
+        node, key = router.Router(ports), request_of_two.API_KEY
+        handler: Any = SimpleNamespace(VERSIONS=(version, version), handle=fails if later else fails_at_once)
+        node._routes[key] = router.Route(key, handler)
+        answers: asyncio.Queue[bytes] = asyncio.Queue()
+        connection: Any = SimpleNamespace(
+            complete=lambda _, answer: answers.put_nowait(answer), peer=("127.0.0.1", 1), listener="PLAINTEXT"
+        )
+        frame = bytearray(encode_request(7, "test", request_of_two, version))
+        header = scan_request(frame, 0, len(frame), flexible_versions(), len(frame))
+        assert header is not None
+        answer = node.dispatch(connection, frame, header)
+        if isinstance(answer, Deferred):
+            answer.attached = True
+            answer = await asyncio.wait_for(answers.get(), 10)
+        assert isinstance(answer, bytes)
+        return answer
+
+    response: Any = decode_response(asyncio.run(scenario())[4:], request_of_two.API_KEY, version)[1]
+    items = [item for name in ("topics", "responses", "groups") for item in getattr(response, name, [])]
+    assert [item.error_code for item in items] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+    words = [item.error_message for item in items if getattr(item, "error_message", None)]
+    assert all("failed in the broker, whose log has more: ValueError('out of bounds')" in one for one in words)
+    assert len(words) == (0 if request_of_two.API_KEY == m.DescribeGroupsRequest.API_KEY else 2)

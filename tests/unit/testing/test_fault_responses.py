@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from fastq_broker.cluster.forwarding import FORWARDED_KEYS
-from fastq_broker.error_responses import _list_depth, encode_error, error_response
+from fastq_broker.error_responses import _list_depth, encode_error, error_response, error_said
 from fastq_broker.fault_switches import READING, _overwrite
-from fastq_broker.router import HANDLERS
+from fastq_broker.router import HANDLERS, load_handler
 
 from fastq._native.wire import EncodeError
 from fastq.protocol import messages as m
@@ -123,3 +123,17 @@ def test_a_null_list_of_a_request_is_no_null_in_its_answer(api_key: int, version
         if annotation.startswith("list["):
             setattr(request, name, None)
     encode_error(7, error_response(request, NOT_LEADER), version)
+
+
+@pytest.mark.parametrize("key", sorted(HANDLERS))
+def test_whatever_an_answer_can_say_it_says(key: int) -> None:
+    """All but the older versions of Metadata have a place for an error; without items there is none to say it."""
+    first, last = load_handler(key).VERSIONS
+    silent = [
+        version
+        for version in range(first, last + 1)
+        if error_said(request_of(key, version), version, NOT_LEADER, "words") is None
+    ]
+    assert silent == (list(range(13)) if key == m.MetadataRequest.API_KEY else [])
+    if key == m.CreateTopicsRequest.API_KEY:
+        assert error_said(m.CreateTopicsRequest(), last, NOT_LEADER, "words") is None
