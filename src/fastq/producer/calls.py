@@ -382,7 +382,8 @@ class ProducerCalls:
 
     def _ended(self, timeout: float | None) -> Calls[bool]:
         """Wait until the producer is closed, by another call; whether it is."""
-        return (yield Wait(self._over.is_set, timeout))
+        is_over: bool = yield Wait(self._over.is_set, timeout)
+        return is_over
 
     def _end_at_once(self, why: str) -> None:
         """What closes the producer gives up what is not delivered."""
