@@ -95,7 +95,7 @@ class Parts:
             | (SYNC if config.wait_for_delivery else 0)
         )
         compression.check_codec(config.codec)
-        self.compressor = partial(_compress, level=config.compression_level)
+        self.compressor = partial(_compress, level=config.codec_level)
         self.transactions = self._transactions()
         self.failures = Failures()
         self.sender = Sender(self.core, self.accumulator, self._settings(), self.transactions, self.failures)

@@ -143,8 +143,16 @@ class ProducerConfig(ClientConfig):
         kind=int,
         low=-131072,
         high=22,
-        aliases=("compression_gzip_level", "compression_lz4_level", "compression_zstd_level"),
-        doc="of that codec; None: its default",
+        doc="of that codec; None: its own of the next three, or its default",
+    )
+    compression_gzip_level: int | None = option(
+        None, kind=int, low=1, high=9, also=(-1,), doc="where the codec is gzip; -1, None: zlib's default"
+    )
+    compression_lz4_level: int | None = option(
+        None, kind=int, low=1, high=17, doc="where the codec is lz4; None: 9, the fast compressor"
+    )
+    compression_zstd_level: int | None = option(
+        None, kind=int, low=-131072, high=22, doc="where the codec is zstd; None: 3"
     )
     compressed_topics: str | Sequence[str] = option((), kind=tuple, doc="compress only these topics; empty: all")
     partitioner: Any = option(
@@ -247,6 +255,14 @@ class ProducerConfig(ClientConfig):
         """`compression_type` as a number."""
         return codec_by_name(self.compression_type)
 
+    @property
+    def codec_level(self) -> int | None:
+        """The level of `codec`; None: its default."""
+        if self.compression_level is not None:
+            return self.compression_level
+        own: int | None = getattr(self, f"compression_{self.compression_type}_level", None)
+        return None if own == -1 and self.codec is Codec.GZIP else own
+
     def codec_of(self, topic: str) -> int:
         """The codec of a topic's batches."""
         if self.compressed_topics and topic not in self.compressed_topics:
@@ -271,11 +287,20 @@ class ProducerConfig(ClientConfig):
                     f"request_timeout_ms = {self.linger_ms + self.request_timeout_ms:g}"
                 )
             self._set("delivery_timeout_ms", int(self.linger_ms + self.request_timeout_ms))
-        level = LEVELS.get(self.codec)
-        if self.compression_level is not None and (level is None or not level[0] <= self.compression_level <= level[1]):
-            allowed = "None" if level is None else f"{level[0]} to {level[1]}"
+        self._check_levels()
+
+    def _check_levels(self) -> None:
+        level, allowed = self.compression_level, LEVELS.get(self.codec)
+        if level is None:
+            return
+        if allowed is None or not allowed[0] <= level <= allowed[1]:
+            words = "None" if allowed is None else f"{allowed[0]} to {allowed[1]}"
+            raise ConfigError(f"bad value for compression_level: {level}; allowed for {self.compression_type}: {words}")
+        key = f"compression_{self.compression_type}_level"
+        own = getattr(self, key)
+        if own is not None and own != level:
             raise ConfigError(
-                f"bad value for compression_level: {self.compression_level}; allowed for {self.compression_type}: {allowed}"
+                f"compression_level and {key} are two names of one level and disagree: {level} and {own}; give one of them"
             )
 
     def _resolve_idempotence(self) -> None:

@@ -25,6 +25,9 @@ class PlainProducerOptions(ClientOptions, total=False):
     delivery_timeout_ms: int
     compression_type: str
     compression_level: int | None
+    compression_gzip_level: int | None
+    compression_lz4_level: int | None
+    compression_zstd_level: int | None
     compressed_topics: str | Sequence[str]
     partitioner: Any
     partitioner_ignore_keys: bool

@@ -26,7 +26,7 @@ from fastq.errors import (
     WaitTimeout,
 )
 from fastq.interceptors import ProducerInterceptor
-from fastq.producer import Producer, RoundRobinPartitioner
+from fastq.producer import Producer, ProducerConfig, RoundRobinPartitioner
 
 
 def test_send_and_result(make, topic, shared_broker):
@@ -303,6 +303,40 @@ def test_configuration_errors():
         Producer(delivery_timeout_ms=100)
     with pytest.raises(ConfigError, match="compression_level"):
         Producer(compression_type="zstd", compression_level=23)
+
+
+@pytest.mark.parametrize(
+    "given, level",
+    [
+        ({"compression.type": "zstd", "compression.gzip.level": 9}, None),
+        ({"compression.type": "zstd", "compression.gzip.level": 9, "compression.zstd.level": -5}, -5),
+        ({"compression.type": "none", "compression.zstd.level": 3, "compression.lz4.level": "17"}, None),
+        ({"compression.type": "gzip", "compression.gzip.level": -1, "compression.lz4.level": 9}, None),
+        ({"compression.type": "lz4", "compression.gzip.level": -1, "compression.lz4.level": 9}, 9),
+        ({"compression.type": "zstd", "compression.zstd.level": -1}, -1),
+        ({"compression.type": "gzip", "compression.level": 4, "compression.gzip.level": 4}, 4),
+        ({"compression.type": "gzip", "compression.level": 4, "compression.zstd.level": 5}, 4),
+    ],
+)
+def test_a_level_counts_for_its_codec(given, level):
+    """A Java client's properties may have all of them (KIP-390)."""
+    assert ProducerConfig.from_mapping(given).codec_level == level
+    with Producer(given) as producer:
+        assert producer._parts.compressor.keywords == {"level": level}
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"compression.type": "gzip", "compression.level": 4, "compression.gzip.level": 5}, "disagree: 4 and 5"),
+        ({"compression.type": "zstd", "compression.gzip.level": 0}, "compression_gzip_level: 0"),
+        ({"compression.lz4.level": 18}, "compression_lz4_level: 18"),
+        ({"compression.type": "none", "compression.level": 4}, "compression_level: 4; allowed for none"),
+    ],
+)
+def test_a_level_that_is_none(given, words):
+    with pytest.raises(ConfigError, match=words):
+        ProducerConfig.from_mapping(given)
 
 
 @pytest.mark.parametrize("acks", [0, 1])
