@@ -449,9 +449,9 @@ class TopicDefaults:
             value = stored_value(TOPIC_KEYS[name], text) if name in TOPIC_KEYS else None
             if value is not None:
                 values[name] = value
-        internal = overrides.get(_INTERNAL_SEGMENT_BYTES.name)
+        internal = stored_value(_INTERNAL_SEGMENT_BYTES, overrides.get(_INTERNAL_SEGMENT_BYTES.name))
         if internal is not None:
-            values["segment.bytes"] = _INTERNAL_SEGMENT_BYTES.parse(internal)
+            values["segment.bytes"] = internal
         return values
 
     def log_config_of(self, overrides: Mapping[str, str | None]) -> LogConfig:

@@ -8,6 +8,7 @@ Source: ConfigHelper.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
@@ -77,8 +78,12 @@ def _entries(context: RequestContext, resource_type: int, name: str) -> Iterable
 
 
 def _dynamic_default(name: str, value: str) -> ConfigEntry:
+    """What is set for all brokers, as it is stored: a value that another version let pass and this one does not is told as its text."""
     key = BROKER_KEYS.get(name) or ConfigKey(name, ConfigType.STRING, dynamic=True)
-    layer = Layer(name, key.parse(value), ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    parsed = topic_config.stored_value(key, value)
+    if parsed is None:
+        key, parsed = replace(key, type=ConfigType.STRING), value
+    layer = Layer(name, parsed, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
     return ConfigEntry(key, None if key.sensitive else value, layer.source, [layer])
 
 

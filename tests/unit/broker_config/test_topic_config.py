@@ -178,4 +178,5 @@ def test_a_stored_value_that_does_not_pass_is_passed_over(caplog: pytest.LogCapt
     assert defaults.log_config.retention_ms == 604800000
     assert defaults.log_config_of({"segment.bytes": "1000", "retention.ms": "5"}).segment_bytes == 1073741824
     assert "segment.bytes = '1000' is not allowed" in caplog.text
+    assert defaults.log_config_of({"internal.segment.bytes": "0"}).segment_bytes == 1073741824
     assert described({"segment.bytes": "1000"}, chain)["segment.bytes"].source is ConfigSource.DEFAULT_CONFIG

@@ -166,6 +166,19 @@ def test_a_default_that_no_broker_key_stands_for_is_no_synonym(bench: Any) -> No
     assert [item.synonyms for item in result.configs] == [[]]
 
 
+def test_what_is_stored_for_all_brokers_and_does_not_pass_any_more_is_told_as_it_is(bench: Any) -> None:
+    """Kafka before 4.0 let a segment be smaller: one such value closed the connection of each who asked for them all."""
+    stored = {"log.segment.bytes": "1024", "log.retention.ms": "7", "background.threads": "many"}
+    bench.controller.commit(
+        [m.ConfigRecord(resource_type=4, resource_name="", name=key, value=value) for key, value in stored.items()]
+    )
+    (result,) = bench.call(describe_configs, describe(4, "", include_synonyms=True), 4).results
+    found = {item.name: item for item in result.configs}
+    assert {name: found[name].value for name in stored} == stored
+    assert {name: [one.value for one in found[name].synonyms] for name in stored} == {k: [v] for k, v in stored.items()}
+    assert (found["log.segment.bytes"].config_type, found["log.retention.ms"].config_type) == (2, 5)
+
+
 @pytest.mark.parametrize("version", versions(incremental_alter_configs))
 def test_settings_of_groups(make_bench: Any, version: int) -> None:
     """A group, also one that is not there, has its own settings, the broker's, or the defaults; within the broker's bounds."""
