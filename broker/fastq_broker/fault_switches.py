@@ -307,10 +307,14 @@ class FaultControl:
             self._socket.sendall(json.dumps(self._answer(line)).encode() + b"\n")
 
     def _answer(self, line: bytes) -> dict[str, object]:
+        """The answer, with its command's number: whoever has given that command up does not take it for another one's."""
+        number = None
         try:
-            return {"result": self._perform(json.loads(line))}
+            command = json.loads(line)
+            number = command.pop("number")
+            return {"number": number, "result": self._perform(command)}
         except Exception as error:
-            return {"error": str(error)}
+            return {"number": number, "error": str(error)}
 
     def _perform(self, command: dict[str, Any]) -> object:
         do = command.pop("do")

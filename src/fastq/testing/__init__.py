@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fastq.arguments import int_of, mapping_of, text_of
-from fastq.testing.switches import COMMAND_TIMEOUT_S, FaultSwitches
+from fastq.testing.switches import Channel, FaultSwitches
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -123,8 +123,8 @@ class Broker(FaultSwitches):
         """The first half of `start`, which does not wait."""
         if self.running:
             raise RuntimeError(f"the broker runs already, as process {self.pid}")
-        self._control, theirs = socket.socketpair()
-        self._control.settimeout(COMMAND_TIMEOUT_S)
+        ours, theirs = socket.socketpair()
+        self._control = Channel(ours)
         with theirs:
             self._process = subprocess.Popen(
                 [*self._arguments(), "--control-fd", str(theirs.fileno())],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from typing import Any
 
 from fastq.arguments import int_of, number_of, text_of
@@ -19,10 +20,49 @@ COMMAND_TIMEOUT_S = 10.0
 SECONDS_MAX = (2**31 - 1) // 1000
 
 
-class FaultSwitches:
-    """The part of `Broker` that breaks things. Invariant: `_control` is the parent's end of the running process's channel."""
+class Channel:
+    """The parent's end of a running process's channel: commands and their answers, a line each.
 
-    _control: socket.socket | None = None
+    Invariant: `_input` is what has come and belongs to no command yet. An answer has the number of its command, so that one that comes
+    after its command was given up is not taken for the next one's. Thread rule: any thread.
+    """
+
+    def __init__(self, own: socket.socket, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
+        self._socket = own
+        self._socket.settimeout(timeout_s)
+        self._input = bytearray()
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def ask(self, command: dict[str, object]) -> dict[str, Any]:
+        """Send one command and wait for its answer. Raises OSError, also when the process has ended."""
+        with self._lock:
+            self._number += 1
+            self._socket.sendall(json.dumps({**command, "number": self._number}).encode() + b"\n")
+            while True:
+                answer: dict[str, Any] = json.loads(self._line())
+                if answer.get("number") == self._number:
+                    return answer
+
+    def _line(self) -> bytes:
+        while (end := self._input.find(b"\n")) < 0:
+            piece = self._socket.recv(65536)
+            if not piece:
+                raise BrokenPipeError("it has ended")
+            self._input += piece
+        line = bytes(self._input[:end])
+        del self._input[: end + 1]
+        return line
+
+    def close(self) -> None:
+        """The process ends by it, if it runs. Idempotent."""
+        self._socket.close()
+
+
+class FaultSwitches:
+    """The part of `Broker` that breaks things. Invariant: `_control` is the channel of the running process."""
+
+    _control: Channel | None = None
 
     def fail(self, api: str, *, error: str | int, times: int | None = 1) -> None:
         """Answer with an error code: of each item where the API has codes for them, else of the whole.
@@ -66,16 +106,13 @@ class FaultSwitches:
         if self._control is None:
             raise RuntimeError("the broker does not run: faults are set on a running one")
         try:
-            self._control.sendall(json.dumps({"do": do, **details}).encode() + b"\n")
-            answer = b""
-            while not answer.endswith(b"\n"):
-                piece = self._control.recv(65536)
-                if not piece:
-                    raise RuntimeError("the broker has ended")
-                answer += piece
+            document = self._control.ask({"do": do, **details})
+        except TimeoutError as error:
+            raise RuntimeError(
+                f"the broker has not answered {do} within {COMMAND_TIMEOUT_S:g} s, and may still do it"
+            ) from error
         except OSError as error:
             raise RuntimeError(f"the broker does not answer: {error}") from error
-        document: dict[str, Any] = json.loads(answer)
         if "error" in document:
             raise RuntimeError(f"the broker refuses {do}: {document['error']}")
         return document["result"]
