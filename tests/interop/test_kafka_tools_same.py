@@ -74,6 +74,11 @@ class Side:
         main_class = name if name.startswith("kafka.") else TOOLS + name
         words = arguments if at else ("--bootstrap-server", self.servers, *arguments)
         code, printed = self.tools.run(main_class, *words)
+        for _ in range(20):
+            if "NotLeaderOrFollowerException" not in printed:  # the quorum elects another leader
+                break
+            time.sleep(1)
+            code, printed = self.tools.run(main_class, *words)
         return self._note(f"{name} {' '.join(arguments)}", "" if "TopicCommand" in name else str(code), printed)
 
     def fastq(self, *arguments: str) -> str:

@@ -45,9 +45,13 @@ from fastq.testing import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from fastq.admin import TopicDescription
+
 CONTROLLERS_MAX = 3
 NODES_MAX = 100
 LOOPBACK = "127.0.0.1"
+HEARD_TIMEOUT_S = 3.0
+"""How long a topic that one node has may be news to another one."""
 
 
 class Cluster:
@@ -123,7 +127,7 @@ class Cluster:
     def leader(self, topic: str, partition: int = 0, *, timeout: float = READY_TIMEOUT_S) -> Broker:
         """The node that leads a partition, as the running nodes know it. RuntimeError when none does; fastq's errors."""
         with Admin(bootstrap_servers=self._running(), default_api_timeout_ms=round(timeout * 1000)) as admin:
-            leader = admin.describe_topic(topic).partitions[partition].leader
+            leader = self._described(admin, topic).partitions[partition].leader
         if leader is None:
             raise RuntimeError(f"{topic}-{partition} has no leader now")
         return self.node(leader.node_id)
@@ -138,7 +142,7 @@ class Cluster:
         the next one is not in sync; fastq's errors."""
         tp = TopicPartition(topic, partition)
         with Admin(bootstrap_servers=self._running(), default_api_timeout_ms=round(timeout * 1000)) as admin:
-            found = admin.describe_topic(topic).partitions[partition]
+            found = self._described(admin, topic).partitions[partition]
             replicas = list(found.replicas)
             if len(replicas) < 2:
                 raise RuntimeError(f"{tp} has no other replica: {replicas}")
@@ -204,6 +208,18 @@ class Cluster:
                     raise BrokerFailed(
                         f"not all replicas are in sync after {timeout} s: {', '.join(behind[:10])}\n{self.log}"
                     )
+                time.sleep(0.02)
+
+    @staticmethod
+    def _described(admin: Admin, topic: str) -> TopicDescription:
+        """A topic, of which the node that is asked may not have heard yet. UnknownTopicOrPartition."""
+        deadline = time.monotonic() + HEARD_TIMEOUT_S
+        while True:
+            try:
+                return admin.describe_topic(topic)
+            except UnknownTopicOrPartition:
+                if time.monotonic() > deadline:
+                    raise
                 time.sleep(0.02)
 
     @staticmethod
