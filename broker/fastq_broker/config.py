@@ -20,7 +20,7 @@ from fastq.errors import ConfigError
 from fastq.properties import flattened, parse_properties, settings_text, toml
 from fastq_broker import config_cluster, config_listeners, fail_closed
 from fastq_broker.config_cluster import HostPort
-from fastq_broker.config_keys import ConfigKey, ConfigSource, Status, Value, is_count, unknown_key
+from fastq_broker.config_keys import ConfigKey, ConfigSource, Status, Value, unknown_key
 from fastq_broker.config_listeners import Listener as Listener
 from fastq_broker.config_table import BROKER_KEYS, DONE, LISTENER_PARTS, TARGETS
 from fastq_broker.config_table_cluster import CLUSTER
@@ -408,7 +408,9 @@ class _Builder:
         self._check_directories(values)
         self._place(values)
         config_cluster.check_times(values)
-        values["max_connections_per_ip_overrides"] = self._per_ip(values["max_connections_per_ip_overrides"])
+        values["max_connections_per_ip_overrides"] = config_listeners.limits_by_address(
+            values["max_connections_per_ip_overrides"]
+        )
         self._check_consumer_groups(values)
         return BrokerConfig(
             **values,
@@ -539,17 +541,6 @@ class _Builder:
             port = port if port is not None else self.settings.get("port", 9092)
         host = host or ""
         return f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{9092 if port is None else port}"
-
-    def _per_ip(self, text: str) -> dict[str, int]:
-        limits: dict[str, int] = {}
-        for pair in filter(None, (item.strip() for item in text.split(","))):
-            address, colon, count = pair.rpartition(":")
-            if not colon or not is_count(count):
-                raise ConfigError(
-                    f"max.connections.per.ip.overrides = {text!r} is not allowed: it takes address:count pairs"
-                )
-            limits[address.strip().strip("[]")] = int(count)
-        return limits
 
 
 ATTRIBUTES = frozenset(item.name for item in fields(BrokerConfig)) - {

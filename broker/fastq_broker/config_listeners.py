@@ -11,6 +11,7 @@ Names are upper case everywhere, however they were written.
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -258,3 +259,37 @@ def own_key(name: str, keys: Mapping[str, ConfigKey]) -> tuple[str, str, ConfigK
             else ConfigError(f"{name} is not allowed: it takes {PREFIX}<listener in lower case>.<key>")
         )
     return listener.upper(), rest, key
+
+
+def limits_by_address(text: str) -> dict[str, int]:
+    """max.connections.per.ip.overrides by address, as connections have theirs; of a host's name all that it has now."""
+    limits: dict[str, int] = {}
+    for pair in filter(None, (item.strip() for item in text.split(","))):
+        host, colon, count = pair.rpartition(":")
+        if not colon or not is_count(count):
+            raise ConfigError(
+                f"max.connections.per.ip.overrides = {text!r} is not allowed: it takes address:count pairs"
+            )
+        limits.update(dict.fromkeys(_addresses(host.strip().strip("[]"), text), int(count)))
+    return limits
+
+
+def _addresses(host: str, text: str) -> set[str]:
+    """The addresses of a host, each in the one spelling that the system gives it."""
+    try:
+        found = [host] if _is_address(host) else [item[4][0] for item in socket.getaddrinfo(host, 0)]
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"max.connections.per.ip.overrides = {text!r} is not allowed: {host!r} is no address, and no name that has one here ({error}); "
+            "it takes address:count pairs"
+        ) from error
+    parsed = [ipaddress.ip_address(one) for one in found]
+    return {str(getattr(one, "ipv4_mapped", None) or one) for one in parsed}
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -124,7 +124,12 @@ LISTENERS = (
     row("socket.receive.buffer.bytes", INT, -1, at_least(-1), "SO_RCVBUF of a connection; -1 leaves the system's."),
     row("max.connections", INT, INT32_MAX, at_least(0), "Connections at one time in all."),
     row("max.connections.per.ip", INT, INT32_MAX, at_least(0), "Connections at one time from one address."),
-    row("max.connections.per.ip.overrides", STRING, "", doc="address:count pairs that stand above the limit per ip."),
+    row(
+        "max.connections.per.ip.overrides",
+        STRING,
+        "",
+        doc="address:count pairs that stand above the limit per ip; a host's name stands for the addresses that it has at the start.",
+    ),
     row(
         "connections.max.idle.ms",
         LONG,

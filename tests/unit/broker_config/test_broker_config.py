@@ -175,6 +175,8 @@ def test_all_interfaces_are_advertised_by_the_name_of_the_machine() -> None:
         ),
         ({"group.consumer.assignors": "uniform,mine"}, ["group.consumer.assignors", "uniform, range"]),
         ({"max.connections.per.ip.overrides": "10.0.0.1"}, ["max.connections.per.ip.overrides", "address:count"]),
+        ({"max.connections.per.ip.overrides": "not a host:1"}, ["'not a host' is no address", "address:count"]),
+        ({"max.connections.per.ip.overrides": ":1"}, ["'' is no address", "address:count"]),
         ({"listener.security.protocol.map": "A"}, ["listener.security.protocol.map", "NAME:PROTOCOL"]),
         ({"log.cleaner.min.cleanable.ratio": "2"}, ["log.cleaner.min.cleanable.ratio", "0 to 1"]),
     ],
@@ -296,6 +298,10 @@ def test_a_listener_without_a_name_is_plaintext() -> None:
 def test_limits_per_address() -> None:
     config = of(("max.connections.per.ip.overrides", "10.0.0.1:5, [::1]:6"))
     assert config.max_connections_per_ip_overrides == {"10.0.0.1": 5, "::1": 6}
+    config = of(("max.connections.per.ip.overrides", "[0:0:0:0:0:0:0:1]:6,::FFFF:10.0.0.1:5,FE80::A:2,localhost:7"))
+    limits = dict(config.max_connections_per_ip_overrides)
+    assert limits.pop("127.0.0.1") == 7 and limits.pop("::1", 6) in (6, 7)  # where that name has both
+    assert limits == {"10.0.0.1": 5, "fe80::a": 2}
 
 
 def test_a_document_nested_without_end_is_a_mistake_of_the_file(tmp_path: Path) -> None:
