@@ -20,6 +20,7 @@ from fastq.protocol.uuid import random_uuid, uuid_to_str
 
 from .complaints import Parser, complain
 from .config import BrokerConfig, parse_assignments, read_file
+from .config_keys import is_count
 
 if TYPE_CHECKING:
     from .controller.formatting import Plan
@@ -137,7 +138,7 @@ def _features(texts: Sequence[str]) -> dict[str, int]:
     levels = {}
     for text in texts:
         name, equals, level = text.partition("=")
-        if not equals or not level.strip().lstrip("-").isdecimal() or len(level) > 6:
+        if not equals or not is_count(level.strip().removeprefix("-")) or len(level) > 6:
             raise ConfigError(f"--feature {text!r}: it takes FEATURE=LEVEL, as in group.version=1")
         levels[name.strip()] = int(level)
     return levels

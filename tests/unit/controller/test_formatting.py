@@ -16,6 +16,7 @@ from fastq_broker.controller.releases import LEVELS, level_of, levels_of, name_o
 from fastq_broker.controller.scram_arguments import parse_credential
 from fastq_broker.controller.snapshot import list_snapshots, read_snapshot
 from fastq_broker.controller.storage import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, MetaProperties
+from fastq_broker.format import _features as format_features
 from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.voters import Endpoint
 
@@ -358,3 +359,9 @@ def test_info_says_what_the_directories_are(
     assert "more is not formatted." in capsys.readouterr().out
     assert run("format", "-t", "other", "-N", "-c", properties) == 1
     assert "expected other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["group.version=--1", "group.version=\u00b2", "group.version=", "group.version"])
+def test_a_level_that_is_no_number_is_refused_in_words(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"it takes FEATURE=LEVEL, as in group\.version=1"):
+        format_features([text])
