@@ -109,10 +109,15 @@ def _cancelled(view: ControlView, found: Located) -> PartitionChange:
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"All replicas of {found} are new: there is nothing to go back to."
         )
     if not isr and not unclean:
+        why = (
+            f"in sync are {list(partition.isr)}, all of them new"
+            if partition.isr
+            else f"nobody is in sync; start a broker that may lead without a loss first (one of {_may_lead(partition) or replicas})"
+        )
         raise Refused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Unable to revert the partition assignment of {found}: in sync are {list(partition.isr)}, all of them new, so that it would "
-            "take an unclean leader election, which the topic does not allow.",
+            f"Unable to revert the partition assignment of {found}: {why}. It would take an unclean leader election, which the topic does "
+            "not allow.",
         )
     change = PartitionChange(view, found)
     if unclean:
@@ -121,6 +126,10 @@ def _cancelled(view: ControlView, found: Located) -> PartitionChange:
     change.replicas = replicas
     change.removing = change.adding = ()
     return change
+
+
+def _may_lead(partition: PartitionImage) -> list[int]:
+    return [*partition.eligible_leader_replicas, *partition.last_known_elr]
 
 
 def list_reassignments(

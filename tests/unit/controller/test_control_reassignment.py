@@ -137,10 +137,20 @@ def only_new_ones(unclean: bool) -> Cluster:
     return cluster
 
 
+def nobody_in_sync() -> Cluster:
+    cluster = Cluster()
+    cluster.brokers(1, 2)
+    cluster.partition(replicas=[2, 1], isr=[], leader=-1, adding_replicas=[2], eligible_leader_replicas=[1])
+    return cluster
+
+
 def test_a_reassignment_is_taken_back_with_a_loss_only_where_the_topic_allows_it() -> None:
     code, words, records = move(only_new_ones(False), None)
     assert (code, records) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, [])
-    assert "unclean" in (words or "")
+    assert "unclean" in (words or "") and "in sync are [2], all of them new" in (words or "")
+    code, words, records = move(nobody_in_sync(), None)
+    assert (code, records) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, [])
+    assert "nobody is in sync; start a broker that may lead without a loss first (one of [1])" in (words or "")
     code, _, (record,) = move(only_new_ones(True), None)
     assert code == ErrorCode.NONE
     assert (record.replicas, record.isr, record.leader) == ([1], [1], 1)
