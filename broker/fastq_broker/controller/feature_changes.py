@@ -1,6 +1,7 @@
 """What UpdateFeatures writes: checks in Kafka's words, then one record a feature (KIP-584, KIP-778).
 
 Rules: all of a request or nothing. A level is refused that this node does not honour: Kafka would finalize it, and clients would trust it.
+metadata.version goes down as far as no level between has changed what the metadata holds (MetadataVersion.checkIfMetadataChanged).
 kraft.version is no record of the metadata: the quorum's leader writes it with the voters, and the records say that something was done.
 With eligible leader replicas min.insync.replicas has one value for the cluster: what sets that up comes before the level. Taken away again,
 that value stays, and what partitions have of eligible replicas goes with their next changes.
@@ -17,7 +18,7 @@ from fastq.protocol.messages import ConfigRecord, FeatureLevelRecord, NoOpRecord
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.raft.messages import VoterAnswer
 
-from . import features
+from . import features, releases
 from .image import MetadataImage, Record
 from .topics import Refused
 
@@ -187,9 +188,22 @@ def _problem(node_id: int, update: FeatureUpdate, current: int) -> str:
         "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade.": down
         and upgrade_type == UPGRADE,
         "Can't downgrade to a newer version.": level > current and upgrade_type != UPGRADE,
-        f"Unsupported {name} downgrade from {current} to {level}. Refusing to perform the requested downgrade because it might delete "
-        "metadata information.": down and name == features.METADATA_VERSION,
+        _loss(level, current, upgrade_type): down and name == features.METADATA_VERSION,
         "Can't downgrade the version of this feature.": down and name == features.KRAFT_VERSION,
         f"It is {current} here: {_NOT_SERVED.get(name, '')}.": level != current and name in _NOT_SERVED,
     }
-    return next((words for words, is_so in problems.items() if is_so), "")
+    return next((words for words, is_so in problems.items() if is_so and words), "")
+
+
+def _loss(level: int, current: int, upgrade_type: int) -> str:
+    """Why metadata.version cannot go down so far; empty where no level between has changed what the metadata holds."""
+    change = releases.change_between(level, current)
+    if change is None:
+        return ""
+    changed = f"{change} ({releases.name_of(change)}) has changed it"
+    if upgrade_type == UNSAFE_DOWNGRADE:
+        return f"Unsafe metadata downgrade is not supported in this version: {changed}."
+    return (
+        f"Unsupported {features.METADATA_VERSION} downgrade from {current} to {level}. Refusing to perform the requested downgrade because "
+        f"it might delete metadata information: {changed}."
+    )

@@ -31,6 +31,11 @@ _RELEASES: Final = {
 _NAMES: Final = [f"{release}-IV{number}" for release, numbers in _RELEASES.items() for number in numbers]
 LEVELS: Final[Mapping[str, int]] = MappingProxyType({name: _FIRST + at for at, name in enumerate(_NAMES)})
 SCRAM_SINCE: Final = LEVELS["3.5-IV2"]
+_CHANGES: Final = frozenset(
+    LEVELS[name]
+    for name in ("3.3-IV3", "3.4-IV0", "3.5-IV2", "3.6-IV1", "3.6-IV2", "3.7-IV0", "3.7-IV2", "4.0-IV1", "4.3-IV0")
+)
+"""The levels with which there are records, or fields of them, that the one below does not have (MetadataVersion.didMetadataChange)."""
 _KRAFT_1_SINCE: Final = LEVELS["3.9-IV0"]
 # The level of each feature from a metadata.version on, where nobody asks for another.
 _DEFAULTS: Final = {
@@ -47,6 +52,11 @@ _NEEDS: Final = {ELIGIBLE_LEADER_REPLICAS: LEVELS["4.0-IV1"]}
 def name_of(level: int) -> str:
     """The name of a level of metadata.version."""
     return _NAMES[level - _FIRST]
+
+
+def change_between(low: int, high: int) -> int | None:
+    """The highest level above `low`, up to `high`, that has changed what the metadata holds; None where all of them hold the same."""
+    return max((level for level in _CHANGES if low < level <= high), default=None)
 
 
 def level_of(release: str) -> int:
