@@ -352,10 +352,15 @@ class ConsumerBase(Interruptible):
 
     def _query(self, targets: Mapping[TopicPartition, int]) -> OffsetQuery:
         self._check_open()
-        self._core.watch_topics({tp.topic for tp in targets})
+        self._core.metadata_updater.look_at({tp.topic for tp in targets})
         query = OffsetQuery(self._core.metadata, targets, self.config.read_committed, self._fetcher.troubles)
         self._queries.append(query)
         return query
+
+    def _end_query(self, query: OffsetQuery, targets: Iterable[TopicPartition]) -> None:
+        self._queries.remove(query)
+        query.end()
+        self._core.metadata_updater.look_away({tp.topic for tp in targets})
 
     def _timed_out(self, what: str, timeout_s: float) -> FastqError:
         """The error of a call that did not end in time: what does not get on, or what the connections say, if they say anything."""

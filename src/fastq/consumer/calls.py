@@ -219,8 +219,7 @@ class ConsumerCalls(Reading):
         try:
             yield from self._must_find(lambda: query.finished or None, timeout, "asking for offsets")
         finally:
-            self._queries.remove(query)
-            query.end()
+            self._end_query(query, targets)
         return query.answers(targets)
 
     def _ask_ends(
@@ -310,13 +309,14 @@ class ConsumerCalls(Reading):
                 group.apply(change)
             if member is not None:
                 member.carried_out(change)
+            self._watch.tidy()
 
     def _unsubscribe(self) -> Steps[None]:
         self._check_open()
         self._detach()
         yield from self._leave_group("the application unsubscribes")
-        self._watch.read(())
         self._fetcher.assign(())
+        self._watch.read(())
         self._changed()
 
     def _leave_group(self, reason: str, timeout: float | None = None) -> Steps[None]:

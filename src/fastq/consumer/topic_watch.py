@@ -1,6 +1,9 @@
 """What the metadata says of the topics that a consumer reads: its assignment without a group, and what is not there.
 
-Rules: nothing is asked for here but by watching topics; what is missing is reported once, after a while, and read as soon as it is there.
+Rules
+- Nothing is asked for here but by watching topics; what is missing is reported once, after a while, and read as soon as it is there.
+- A topic is watched for as long as somebody needs it (`tidy`): one that was deleted would be asked for without an end, and made anew by a
+  broker that makes topics.
 """
 
 from __future__ import annotations
@@ -26,25 +29,34 @@ class TopicWatch:
     def __init__(self, core: ClientCore, fetcher: Fetcher, group: GroupSession | None) -> None:
         self.names: tuple[str, ...] = ()  # subscribed to; those that match the pattern too
         self._core, self._fetcher, self._group = core, fetcher, group
+        self._by_hand: frozenset[str] = frozenset()  # topics of partitions that the user has assigned
         self._seen: set[str] = set()
         self._unknown_since: dict[str | TopicPartition, float] = {}
         self._generation = -1
 
     def read(self, names: tuple[str, ...], pattern: re.Pattern[str] | None = None) -> None:
         """Watch these topics in place of those before."""
-        self._core.unwatch_topics(set(self.names) - set(names))
         self._seen.intersection_update(names)  # what is subscribed to once more begins as it did at first
-        self.names = names
+        self.names, self._by_hand = names, frozenset()
         if pattern is not None:
             self._core.watch_all_topics()
         self._changed(names)
+        self.tidy()
 
     def read_assigned(self, topics: Iterable[str]) -> None:
         """Watch the topics of partitions that the user assigns."""
-        self._core.unwatch_topics(self.names)
         self._seen.clear()
-        self.names = ()
-        self._changed(topics)
+        self.names, self._by_hand = (), frozenset(topics)
+        self._changed(self._by_hand)
+        self._core.metadata_updater.keep(self._by_hand)
+
+    def tidy(self) -> None:
+        """Watch no topic any more that is neither read nor subscribed to, and that no group which this member leads has."""
+        needed = {*self.names, *self._by_hand, *(tp.topic for tp in self._fetcher.partitions)}
+        member = None if self._group is None else self._group.membership
+        if member is not None:
+            needed.update(member.group_topics)
+        self._core.metadata_updater.keep(needed)
 
     def _changed(self, topics: Iterable[str]) -> None:
         self._unknown_since.clear()
@@ -62,6 +74,7 @@ class TopicWatch:
                 self._assign_all(now)
             else:
                 self._check_assigned(now)
+            self.tidy()
         return not any(metadata.topic(topic) is None for topic in self.names)
 
     def missing(self, now: float, grace_s: float | None = None) -> FastqError | None:
@@ -104,9 +117,6 @@ class TopicWatch:
         if group.pattern is not None:
             found = group.follow_pattern()
             if found is not None:
-                self._core.unwatch_topics(
-                    set(self.names) - set(found)
-                )  # one that is gone would be asked for without an end
                 self.names = tuple(found)
                 self._core.watch_topics(found)
         for topic in self.names:

@@ -5,13 +5,15 @@ Rules of this file:
   the back-off; after `metadata_max_age_ms` metadata is asked for without any reason.
 - While a broker that is needed cannot be reached, who leads in its place is asked for after each eighth of the time that it has been away:
   often at first, when it may have just been fenced. Failed attempts to connect ask too.
+- A topic that is only looked at for a while (`look_at`) is not made for that: while there is one, a request makes none.
 - Asking needs a broker: the least loaded of those that are connected, else one of those that may be connected now.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
@@ -41,6 +43,8 @@ class MetadataUpdater:
         self._is_on = is_on
         self._allow_auto_topic_creation = allow_auto_topic_creation
         self._topics: dict[str, None] = {}
+        self._looked_at: Counter[str] = Counter()  # by how many
+        self._left: set[str] = set()  # looked at, and known until the next answer
         self._all_topics = False
         self._wanted: str | None = "start"
         self._in_flight = False
@@ -60,16 +64,19 @@ class MetadataUpdater:
 
     @property
     def topics(self) -> Iterable[str]:
-        """The watched topics."""
-        return self._topics.keys()
+        """The watched topics, and those that are looked at."""
+        return self._topics | dict.fromkeys(self._looked_at)
 
     def watch(self, names: Iterable[str]) -> None:
         """Add topics; those not known yet are asked for at once. Raises TypeError and InvalidTopic for what names none."""
         new = [name for name in names if name not in self._topics]
-        for name in new:
-            check_topic_name(name)  # one that cannot be encoded would end every request from now on
+        self._ask_for(new)
         self._topics.update(dict.fromkeys(new))
-        if any(self._core.metadata.topic(name) is None for name in new):
+
+    def _ask_for(self, names: Sequence[str]) -> None:
+        for name in names:
+            check_topic_name(name)  # one that cannot be encoded would end every request from now on
+        if any(self._core.metadata.topic(name) is None for name in names):
             self._failures_in_row, self._not_before = 0, 0.0
             self._want("new topics")
 
@@ -77,7 +84,32 @@ class MetadataUpdater:
         """Forget topics."""
         for name in names:
             if self._topics.pop(name, self) is not self:
-                self._core.metadata.forget(name)
+                self._forget(name)
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget the watched topics but these."""
+        self.unwatch([name for name in self._topics if name not in names])
+
+    def look_at(self, names: Collection[str]) -> None:
+        """Add topics until `look_away`, which are not made for that. Raises as `watch` does."""
+        self._ask_for(list(names))
+        self._looked_at.update(names)
+
+    def look_away(self, names: Collection[str]) -> None:
+        """The end of one `look_at`. What is well stays known until the next answer: who looks often asks once."""
+        self._looked_at.subtract(names)
+        for name in names:
+            if self._looked_at[name] <= 0:
+                del self._looked_at[name]
+                found = self._core.metadata.topic(name)
+                if found is not None and found.error == 0:
+                    self._left.add(name)
+                else:
+                    self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        if not (self._all_topics or self._needs(name)):
+            self._core.metadata.forget(name)
 
     def watch_all(self) -> None:
         """Ask for all topics from now on."""
@@ -146,19 +178,20 @@ class MetadataUpdater:
         # Topics watched while the request is out are wanted again by `watch`.
         self._wanted, self._in_flight = None, True
         self.requests += 1
-        all_topics, asked = self._all_topics, tuple(self._topics)
+        all_topics, asked = self._all_topics, tuple(self.topics)
         self._core.send(
             node_id, request, lambda response, error: self._done(node_id, response, error, all_topics, asked)
         )
 
     def _build(self, version: int) -> MetadataRequest:
         topics: list[MetadataRequest.MetadataRequestTopic] | None
-        topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in self._topics]
+        topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in self.topics]
         if self._all_topics:
             # "All" is an empty list in version 0 and null later.
             topics = [] if version == 0 else None
+        creates = self._allow_auto_topic_creation and self._looked_at.keys() <= self._topics.keys()
         # Before version 4 the broker's own configuration alone decides on creation.
-        return MetadataRequest(topics=topics, allow_auto_topic_creation=self._allow_auto_topic_creation or version < 4)
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=creates or version < 4)
 
     def _done(
         self, node_id: int, response: Any, error: FastqError | None, all_topics: bool, asked: tuple[str, ...]
@@ -177,13 +210,17 @@ class MetadataUpdater:
         self.successes += 1
         self.answered = self.requests
         self.last_error, self.is_overdue, self._wanted_since = None, False, NEVER
-        if core.metadata.update(response, all_topics=all_topics):
+        changed = core.metadata.update(response, all_topics=all_topics)
+        for name in self._left.union(asked):
+            self._forget(name)  # unless somebody still needs it
+        self._left.clear()
+        if changed:
             core.metadata_changed(now)
         self._answered_at = now
         self._refresh_at = now + self._max_age_s
         if response.throttle_time_ms > 0:
             core.throttle(node_id, response.throttle_time_ms / 1000, now)
-        unsettled = [name for name in asked if name in self._topics and self._is_unsettled(name)]
+        unsettled = [name for name in asked if self._needs(name) and self._is_unsettled(name)]
         if unsettled:
             self._again(f"no leader yet: {', '.join(unsettled[:5])}", now)
         else:
@@ -191,11 +228,14 @@ class MetadataUpdater:
                 0,
                 now + backoff_s(core.config.retry_backoff_ms, 1e9, 1, core.random),
             )
-            if any(core.metadata.topic(name) is None for name in self._topics):
+            if any(core.metadata.topic(name) is None for name in self.topics):
                 self._not_before = now  # watched while the request was out
             if self._wanted is not None:
                 self._want(self._wanted)
         core.deadline = min(core.deadline, now)
+
+    def _needs(self, name: str) -> bool:
+        return name in self._topics or name in self._looked_at
 
     def _is_unsettled(self, name: str) -> bool:
         topic = self._core.metadata.topic(name)

@@ -82,7 +82,7 @@ def test_only_partitions_made_meanwhile_begin_at_their_beginning() -> None:
             error=0, partitions=[SimpleNamespace(index=index) for index in range(counts[name])]
         ),
     )
-    core: Any = SimpleNamespace(metadata=metadata, watch_topics=len, unwatch_topics=len)
+    core: Any = SimpleNamespace(metadata=metadata, watch_topics=len, metadata_updater=SimpleNamespace(keep=len))
     fetcher: Any = Fetched()
     watch = TopicWatch(core, fetcher, None)
     for names in (("a",), ("b",), ("a",), (), ("a", "b")):

@@ -130,7 +130,7 @@ class ClassicMember:
         self._error: FastqError | None = None
         self._leading: tuple[str, dict[str, MemberSubscription]] | None = None  # protocol and members, while ASSIGNING
         self._assign_by = 0.0
-        self._group_topics: list[str] = []  # of all members, also those that are not there (yet)
+        self.group_topics: list[str] = []  # of all members, also those that are not there (yet)
         self._group_counts: dict[str, int] | None = None  # of the assignment that this member made as the leader
         self._generation_seen = -1  # of the metadata
 
@@ -424,7 +424,7 @@ class ClassicMember:
             return
         self._group_counts = None
         if response.leader != response.member_id:
-            self._leading = None
+            self._leading, self.group_topics = None, []
         elif not self._lead(response, now):
             return
         self.state, self._assign_by = State.ASSIGNING, now + UNKNOWN_TOPICS_S
@@ -445,7 +445,8 @@ class ClassicMember:
             self.state = State.UNJOINED
             self._pause(now, "a malformed list of members")
             return False
-        self._watch_topics({topic for member in members.values() for topic in member.topics})
+        self.group_topics = sorted({topic for member in members.values() for topic in member.topics})
+        self._watch_topics(self.group_topics)
         self._leading = ("" if response.skip_assignment else self._protocol, members)
         return True
 
@@ -488,8 +489,7 @@ class ClassicMember:
         """Whether the leader knows the partitions of all topics, or has waited for long enough."""
         if self._leading is None or now >= self._assign_by:
             return True
-        topics = {topic for member in self._leading[1].values() for topic in member.topics}
-        return all(self.metadata.topic(topic) is not None for topic in topics)
+        return all(self.metadata.topic(topic) is not None for topic in self.group_topics)
 
     def _counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Partitions of those topics that are there."""
@@ -502,8 +502,7 @@ class ClassicMember:
         assignments: list[SyncGroupRequest.SyncGroupRequestAssignment] = []
         if self._leading is not None:
             protocol, members = self._leading
-            self._group_topics = sorted({topic for member in members.values() for topic in member.topics})
-            self._group_counts = self._counts(self._group_topics)
+            self._group_counts = self._counts(self.group_topics)
             if protocol:
                 assignments = self._assignments(self.assignors[protocol], members)
         self._leading = None
@@ -581,7 +580,7 @@ class ClassicMember:
         """The metadata changed: the leader has the group rebalance when there are other partitions to assign."""
         if self._group_counts is None:
             return
-        now = self._counts(self._group_topics)
+        now = self._counts(self.group_topics)
         if now != self._group_counts:
             self.rejoin("the partitions of the topics changed")
 

@@ -150,6 +150,7 @@ class ConsumerProtocolMembership:
         self.assignor = assignor
         self.member_id = uuid_to_str(random_uuid(rng))
         self.lost: GroupMetadata | None = None  # never: it keeps its id
+        self.group_topics = ()  # the coordinator divides them
         self.epoch = JOIN_EPOCH
         self.state = State.UNSUBSCRIBED
         self.interval_s = 5.0

@@ -7,7 +7,7 @@ which partitions the member has; the consumer carries changes of them out, one a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from typing import Protocol
 
@@ -87,6 +87,10 @@ class Membership(Protocol):
     @property
     def owned(self) -> frozenset[TopicPartition]:
         """What the application reads, as far as steps were carried out."""
+
+    @property
+    def group_topics(self) -> Collection[str]:
+        """What all members of its group subscribe to, where it is the one that divides them."""
 
     too_slow: bool
     """It left because the application did not poll; whoever tells the application sets it back."""

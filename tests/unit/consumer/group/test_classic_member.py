@@ -319,6 +319,8 @@ def test_whatever_happens_a_partition_has_one_reader(seed: int, strategies: tupl
     if not world.members:
         world.join()
     world.settle()
+    for member in world.members:
+        assert member.group_topics == (["t", "u"] if member.member_id == world.group.leader else [])
 
 
 def test_cooperative_members_keep_what_stays_theirs() -> None:
