@@ -63,6 +63,16 @@ _CLIENTS = (
 )
 
 
+def _certificate_verification(value: Any) -> Mapping[str, Any]:
+    """librdkafka's, which with false looks at nothing: neither who has signed a certificate nor whose it is."""
+    if str(value).strip().lower() not in ("true", "1", "yes", "on"):
+        raise ValueError(
+            "true; to verify nothing at all give an ssl_context with check_hostname=False and verify_mode=ssl.CERT_NONE, to leave out the "
+            "name alone ssl_endpoint_identification_algorithm='none'"
+        )
+    return {}
+
+
 class ClientConfig(Config):
     """What every client has in common: where the cluster is, how to reach it, how long to wait. Defaults are
     Kafka's, but the socket buffers, which the operating system tunes better than a constant does."""
@@ -94,7 +104,12 @@ class ClientConfig(Config):
         "", aliases=("broker_rack",), doc="where this client runs, to read from a replica near by"
     )
     request_timeout_ms: int = option(30_000, low=1, high=INT32_MAX, doc="how long a request may wait for its response")
-    retries: int = option(INT32_MAX, low=0, high=INT32_MAX, doc="how often a failed request is sent again; 0: never")
+    retries: int = option(
+        INT32_MAX,
+        low=0,
+        high=INT32_MAX,
+        doc="how often producers and admin clients send a failed request again; 0: never",
+    )
     retry_backoff_ms: int = option(100, low=0, high=INT32_MAX, doc="the first pause before a retry; doubles each time")
     retry_backoff_max_ms: int = option(1_000, low=0, high=INT32_MAX, doc="the longest pause before a retry")
     reconnect_backoff_ms: int = option(50, low=0, high=INT32_MAX, doc="the first pause before a broker is tried again")
@@ -187,8 +202,10 @@ class ClientConfig(Config):
         "metadata_broker_list": renamed("bootstrap_servers"),
         "sasl_jaas_config": Renamed("sasl_username and sasl_password", _jaas, secret=True),
         "topic_metadata_refresh_interval_ms": renamed("metadata_max_age_ms"),
-        "enable_ssl_certificate_verification": renamed(
-            "ssl_endpoint_identification_algorithm", values={"true": "https", "false": "none"}
+        "enable_ssl_certificate_verification": Renamed(
+            "ssl_context",
+            _certificate_verification,
+            told="has no effect: the broker's certificate is verified unless ssl_context says otherwise",
         ),
         "ssl_check_hostname": renamed(
             "ssl_endpoint_identification_algorithm", values={"true": "https", "false": "none"}

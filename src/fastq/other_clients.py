@@ -51,7 +51,7 @@ IGNORED: dict[str, str] = {
     "socket_nagle_disable": "Nagle's algorithm is always off",
     "topic_metadata_propagation_max_ms": "a topic that is not there yet is waited for",
     "topic_metadata_refresh_fast_interval_ms": "retry_backoff_ms paces the requests for metadata",
-    "topic_metadata_refresh_sparse": "only topics that are in use are asked for",
+    "topic_metadata_refresh_sparse": "only topics that a client reads or sends to are asked for; all of them with a pattern",
     "max_batch_size": "batch_size grows by itself",
     "queue_buffering_backpressure_threshold": "batches grow while requests are under way",
     "coordinator_query_interval_ms": "the coordinator is looked up when it has moved",

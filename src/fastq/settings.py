@@ -88,11 +88,12 @@ class Option(Value):
 
 class Renamed(Value):
     """A key of an older release: `today` is what the warning names; `convert` maps the old value to today's keys. `secret`: the value is
-    never shown."""
+    never shown. `told`: what the warning says instead, of a key that was never another one's name."""
 
     today: str
     convert: Callable[[Any], Mapping[str, Any]]
     secret: bool = False
+    told: str = ""
 
 
 def renamed(key: str, scale: float | None = None, values: Mapping[str, Any] | None = None) -> Renamed:
@@ -282,7 +283,7 @@ class Config:
 
     Subclasses declare their keys by annotations and `option`, as a dataclass does its fields; they are no dataclasses, because making one
     costs every program milliseconds (see fastq.values). They may override `resolve` for rules across fields. Instances never change, are
-    compared and hashed by their values, and pickle.
+    compared and hashed by their values, and pickle. `_given` are the keys that somebody has given, which a copy keeps apart.
     """
 
     RENAMED: ClassVar[Mapping[str, Renamed]] = {}
@@ -293,6 +294,7 @@ class Config:
     """Names of other clients' keys that would be missed if they were passed over, and what to write instead; merged likewise."""
 
     _options: ClassVar[dict[str, Option]] = {}
+    _given: frozenset[str]
     __signature__ = _Signature()
 
     def __init_subclass__(cls) -> None:
@@ -304,6 +306,7 @@ class Config:
 
     def __init__(self, **values: Any) -> None:
         given = self.__dict__
+        given["_given"] = frozenset(values)
         for key, declared in self._options.items():
             given[key] = check_value(key, values.pop(key, declared.default), declared)
         if values:
@@ -411,9 +414,8 @@ class Config:
         renamed_keys: Mapping[str, Renamed] = cls._merged("RENAMED")
         if name in renamed_keys:
             old = renamed_keys[name]
-            warnings.warn(
-                f"{key} is a name of an older release; use {old.today}", ConfigWarning, stacklevel=_user_level()
-            )
+            told = old.told or f"is a name of an older release; use {old.today}"
+            warnings.warn(f"{key} {told}", ConfigWarning, stacklevel=_user_level())
             try:
                 return list(old.convert(value).items())
             except (TypeError, ValueError) as error:
@@ -451,8 +453,8 @@ class Config:
         return f"unknown configuration key {key}; {hint}"
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some keys changed, checked again."""
-        return type(self)(**self.as_dict() | changes)
+        """A copy with some keys changed, checked again; what nobody has given follows them."""
+        return type(self)(**{key: getattr(self, key) for key in self._given} | changes)
 
     def as_dict(self) -> dict[str, Any]:
         """Every key and its value, secrets included."""

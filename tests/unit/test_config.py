@@ -167,6 +167,18 @@ def test_frozen_copies_and_pickles() -> None:
         config.replace(request_timeout_ms=-5)
 
 
+def test_nothing_is_verified_only_by_a_context_of_ones_own() -> None:
+    """librdkafka's key was taken for the check of the name, and said to be an old name of that."""
+    with pytest.warns(ConfigWarning, match="no effect: the broker's certificate is verified"):
+        config = ClientConfig.from_mapping({"enable.ssl.certificate.verification": "true"})
+    assert config == ClientConfig()
+    with (
+        pytest.warns(ConfigWarning),
+        pytest.raises(ConfigError, match=r"allowed: true; .*CERT_NONE.*ssl_endpoint_identification_algorithm='none'"),
+    ):
+        ClientConfig.from_mapping({"enable.ssl.certificate.verification": False})
+
+
 def test_every_option_is_in_the_typed_keywords_and_documented() -> None:
     assert set(ClientOptions.__annotations__) == set(ClientConfig.options())
 

@@ -280,8 +280,8 @@ class ProducerConfig(ClientConfig):
         if self.transactional_id == "":
             raise ConfigError("bad value for transactional_id: ''; allowed: None, or at least one character")
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
-            # As Kafka: an explicit delivery_timeout_ms must leave room for one request; a default one follows.
-            if self.delivery_timeout_ms != 120_000:
+            # As Kafka: a delivery_timeout_ms that was given must leave room for one request; a default one follows.
+            if "delivery_timeout_ms" in self._given:
                 raise ConfigError(
                     f"bad value for delivery_timeout_ms: {self.delivery_timeout_ms}; allowed: at least linger_ms + "
                     f"request_timeout_ms = {self.linger_ms + self.request_timeout_ms:g}"

@@ -301,6 +301,8 @@ def test_configuration_errors():
         Producer(lingerms=5)
     with pytest.raises(ConfigError, match="delivery_timeout_ms"):
         Producer(delivery_timeout_ms=100)
+    with pytest.raises(ConfigError, match="delivery_timeout_ms: 120000; allowed: at least linger_ms"):
+        Producer(delivery_timeout_ms=120_000, request_timeout_ms=120_000)
     with pytest.raises(ConfigError, match="compression_level"):
         Producer(compression_type="zstd", compression_level=23)
 
@@ -337,6 +339,13 @@ def test_a_level_counts_for_its_codec(given, level):
 def test_a_level_that_is_none(given, words):
     with pytest.raises(ConfigError, match=words):
         ProducerConfig.from_mapping(given)
+
+
+def test_what_nobody_has_given_follows():
+    config = ProducerConfig(request_timeout_ms=200_000, linger_ms=0)
+    assert config.delivery_timeout_ms == 200_000
+    assert config.replace(request_timeout_ms=300_000).delivery_timeout_ms == 300_000
+    assert pickle.loads(pickle.dumps(config)).replace(acks=1).enable_idempotence is False
 
 
 @pytest.mark.parametrize("acks", [0, 1])
