@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from fastq import Admin, Consumer, Producer
 from fastq.testing import Broker
@@ -94,6 +95,8 @@ def test_nothing_is_lost_or_doubled_by_kills(tmp_path: Path, soak: bool) -> None
 def _numbers(target: Broker, sent: list[int]) -> list[list[int]]:
     """What is committed in the target, by partition, once there is as much as was sent."""
     found: list[list[int]] = [[] for _ in sent]
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        until(lambda: "A.numbers" in admin.list_topics(), 60)  # who reads it before would make it, of one partition
     end = time.monotonic() + 30
     settings = {"bootstrap_servers": target.bootstrap_servers, "isolation_level": "read_committed"}
     with Consumer("A.numbers", **settings, auto_offset_reset="earliest") as consumer:

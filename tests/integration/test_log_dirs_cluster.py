@@ -146,21 +146,21 @@ def test_a_move_under_load_and_past_a_change_of_leaders_loses_nothing(cluster: C
 class Shell:
     """The command, in this process."""
 
-    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
-        self._capfd = capfd
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
-        self._capfd.readouterr()
+        self._capsys.readouterr()
         found = main(arguments)
-        out, err = self._capfd.readouterr()
+        out, err = self._capsys.readouterr()
         assert found == code, out + err
         return out + err
 
 
 @pytest.fixture
-def fastq(cluster: Cluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+def fastq(cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.setenv("FASTQ_BOOTSTRAP", cluster.bootstrap_servers)
-    return Shell(capfd)
+    return Shell(capsys)
 
 
 def own_settings(admin: Admin, *resources: ConfigResource) -> dict[str, dict[str, str | None]]:
