@@ -75,11 +75,12 @@ pipeline: $(VENV)/.built $(VENV)/.pipeline ## log lines through three Spark jobs
 pipeline-flights: $(VENV)/.built $(VENV)/.pipeline ## the same on the 336,776 flights of New York in 2013, whose totals are published
 	@PYTHONPATH=examples $(PY) -m pipeline --workload flights
 
-# What is no unit test mostly waits, for processes that start, for time-outs and disks: two more than there are cores. Spark computes.
+# What is no unit test mostly waits, for processes that start, for time-outs and disks: two more than there are cores. Unit tests do so now
+# and then, Spark computes.
 WAITING_WORKERS ?= 4
 BY_FILE := --dist loadfile --no-loadscope-reorder
 test: $(VENV)/.built $(VENV)/.test kcat shells chromium ## all tests, those with the peers' clients among them
-	@$(PYTEST) tests/unit -n 2 --dist loadfile -m "not soak"; units=$$?; \
+	@$(PYTEST) tests/unit -n 3 --dist loadfile -m "not soak"; units=$$?; \
 	  $(PYTEST) tests --ignore tests/unit --ignore tests/spark --ignore tests/spark_jvm -n $(WAITING_WORKERS) $(BY_FILE) --durations 25 \
 	    -m "not kafka and not spark and not soak"; others=$$?; \
 	  $(PYTEST) tests/spark tests/integration/test_readme.py -n 2 $(BY_FILE) --durations 10 -m "spark and not soak"; sparks=$$?; \
