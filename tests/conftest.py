@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
+import spark_classes  # noqa: E402
+
 # A shell has what a script begins in the background ignore interrupts, and the processes that tests begin would too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Spark's Java machines live for seconds: they compile quickly, not well, and collect garbage in one thread.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+# Spark's Java machines live for seconds.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.options())
 
 AT_ONCE = {"group.initial.rebalance.delay.ms": 0}
 """A new group waits for no other members, as Kafka's does for 3 s."""

@@ -38,7 +38,7 @@ def spark_environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # Spark looks for pyspark_* modules in folders, which an editable install does not add to the path.
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "broker")]),
+        "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parent / "worker_path", ROOT / "src", ROOT / "broker"))),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     ensure_java()

@@ -292,6 +292,8 @@ class RaftMachine(Membership):
                 self._stand(now, self.epoch + 1)
             else:
                 self._failed(link, now)
+                if refused and isinstance(ask, EndEpoch):
+                    self._told.add(number)  # nobody is there to be told: who comes later asks who leads
                 if refused and self.role is Role.FOLLOWER and number == self.leader_id:
                     self._has_fetched = False
                     self._deadline = min(self._deadline, now + GONE_S * (1 + self._random.random()))

@@ -150,7 +150,7 @@ WRONG = "not what a schema registry says"
         (SUBJECTS, "/subjects", (422, {"message": "\ud800"}), "HTTP 422"),
         (SUBJECTS, "/subjects", (422, {"message": ["x"]}), "HTTP 422"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_what_is_no_registrys_answer_is_a_sentence(
     browser: Browser, liar: Liar, page: str, end: str, answer: Any, words: str

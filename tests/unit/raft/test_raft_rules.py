@@ -183,6 +183,21 @@ def test_a_leader_that_goes_names_those_that_have_most() -> None:
     assert setting.machine.role is Role.UNATTACHED  # and it does not stand again
 
 
+def test_a_leader_that_goes_waits_for_nobody_who_is_gone_but_for_who_does_not_answer() -> None:
+    setting = Setting(1, 4)
+    now = setting.lead()
+    setting.machine.stop(now)
+    first, second = setting.sent(now)
+    setting.machine.answered(first.link, first.ask, None, now, refused=True)
+    setting.machine.answered(second.link, second.ask, None, now)
+    assert not setting.machine.may_end
+    now += setting.machine.config.retry_backoff_s
+    (again,) = setting.sent(now)
+    assert again.link == second.link
+    setting.machine.answered(again.link, again.ask, None, now, refused=True)
+    assert setting.machine.may_end
+
+
 # -- records
 
 
