@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
-import spark_classes  # noqa: E402
+import spark_classes
 
 # A shell has what a script begins in the background ignore interrupts, and the processes that tests begin would too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

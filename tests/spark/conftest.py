@@ -19,6 +19,9 @@ from fastq.spark import ensure_java
 from fastq.spark.java import pyspark_version, session_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
+WORKER_PATH = Path(__file__).parent / "worker_path"
+"""What Spark's workers import first, in all processes that tests start."""
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(WORKER_PATH), os.environ.get("PYTHONPATH")]))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,7 +41,7 @@ def spark_environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # Spark looks for pyspark_* modules in folders, which an editable install does not add to the path.
-        "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parent / "worker_path", ROOT / "src", ROOT / "broker"))),
+        "PYTHONPATH": os.pathsep.join(map(str, (WORKER_PATH, ROOT / "src", ROOT / "broker"))),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     ensure_java()

@@ -56,14 +56,14 @@ def partly(taken: int) -> PwriteV:
     [
         os.pwritev,
         partly(1000),
-        partly(1),
+        partly(61),
         partly(0),
         failing(OSError(errno.EOPNOTSUPP, "not on this file system")),
         failing(OSError(errno.ENOSYS, "not in this kernel")),
         failing(PermissionError(errno.EPERM, "not in this container")),
         failing(NotImplementedError("not in this libc")),
     ],
-    ids=["system", "short", "byte", "nothing", "file system", "kernel", "container", "libc"],
+    ids=["system", "short", "few", "nothing", "file system", "kernel", "container", "libc"],
 )
 def test_all_is_written_whatever_the_system_can(
     fd: int, position: int, pwritev: PwriteV, monkeypatch: pytest.MonkeyPatch

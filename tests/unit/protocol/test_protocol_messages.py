@@ -55,8 +55,11 @@ def test_every_truncation_is_a_decode_error(message: Any) -> None:
         data = oracle.encode(message, values, version)
         step = max(1, len(data) // 400)
         for size in {*range(min(len(data), 64)), *range(0, len(data), step)}:
-            with pytest.raises(DecodeError):
+            try:  # pytest.raises would take longer than what it looks at
                 cls.from_bytes(data[:size], version)
+            except DecodeError:
+                continue
+            raise AssertionError((version, size))
 
 
 @every_message
