@@ -20,21 +20,28 @@ SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """They compile quickly, not well, and collect garbage in one thread."""
 # A machine that takes no archive, of whatever kind, starts without one and says nothing.
 QUIET = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:disable -Xlog:all=error:stderr"
+TIMEOUT_S = 300
 
 
 def options() -> str:
-    """Of the machines of tests, for SPARK_SUBMIT_OPTS."""
-    return f"{SHORT_LIVED} {QUIET} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else SHORT_LIVED
+    """Of the machines of tests, for SPARK_SUBMIT_OPTS, which has blanks of a path in quotation marks."""
+    return f'{SHORT_LIVED} {QUIET} "-XX:SharedArchiveFile={ARCHIVE}"' if ARCHIVE.exists() else SHORT_LIVED
 
 
 def main() -> None:
-    """Write it in a process whose many lines are shown only where it fails."""
-    print("writing the classes that Spark's tests start with (half a minute)")
-    done = subprocess.run(
-        [sys.executable, __file__, "--here"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if done.returncode or not ARCHIVE.exists():
-        sys.exit(f"{done.stdout}\n{ARCHIVE} was not written: see above")
+    """Write it in a process whose many lines are shown only where it fails. Tests do without it, so that nothing else fails then."""
+    print("writing the classes that Spark's tests start with (a minute)", flush=True)
+    with tempfile.TemporaryFile("w+") as lines:
+        command = [sys.executable, __file__, "--here"]
+        try:
+            done = subprocess.run(command, stdout=lines, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False)
+            problem = f"it ended with {done.returncode}" if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            problem = f"it did not end in {TIMEOUT_S} s"
+        if problem or not ARCHIVE.exists():
+            ARCHIVE.unlink(missing_ok=True)
+            lines.seek(0)
+            sys.exit(f"{lines.read()}\n{ARCHIVE} was not written: {problem or 'see above'}")
 
 
 def write() -> None:
@@ -51,7 +58,7 @@ def write() -> None:
         PYSPARK_PYTHON=sys.executable,
         PYTHONPATH=os.pathsep.join(sys.path[:2]),
         SPARK_LOCAL_IP="127.0.0.1",
-        SPARK_SUBMIT_OPTS=f"{SHORT_LIVED} {QUIET} -XX:ArchiveClassesAtExit={ARCHIVE}",
+        SPARK_SUBMIT_OPTS=f'{SHORT_LIVED} {QUIET} "-XX:ArchiveClassesAtExit={ARCHIVE}"',
     )
     with Broker() as broker, tempfile.TemporaryDirectory() as directory:
         builder = SparkSession.builder.master("local[2]").appName("classes")

@@ -183,7 +183,7 @@ class Roles:
         self._fetching: int | None = None  # the link that a Fetch or FetchSnapshot is on
         self._waiters: list[Waiter] = []
         self._successors: tuple[ReplicaKey, ...] = ()
-        self._told: set[int] = set()  # voters that know of the resignation
+        self._told: set[int] = set()  # voters that know of the resignation, or are gone
         self._stopping = False
         self._take_in(0)
 
@@ -398,7 +398,7 @@ class Roles:
 
     @property
     def may_end(self) -> bool:
-        """After `stop`: whether the others know."""
+        """After `stop`: whether the others know, or are gone."""
         others = {voter.key.node_id for voter in self.voters} - {self.config.key.node_id}
         return self.role is not Role.RESIGNED or others <= self._told
 
