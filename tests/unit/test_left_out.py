@@ -44,10 +44,11 @@ def test_anything(): ...
 
 
 def run(directory: Path, text: str, no_skips: str) -> tuple[int, str]:
-    """pytest's exit code and what it prints for a file of tests beside our conftest.py."""
+    """pytest's exit code and what it prints for a file of tests beside our conftest.py, which imports of our tools."""
     (directory / "test_ways.py").write_text(text)
     (directory / "conftest.py").write_text((TESTS / "conftest.py").read_text(encoding="utf-8"))
-    environment = {**os.environ, "FASTQ_NO_SKIPS": no_skips}
+    path = os.pathsep.join(filter(None, [str(TESTS.parent / "tools"), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "FASTQ_NO_SKIPS": no_skips, "PYTHONPATH": path}
     command = [
         sys.executable,
         "-m",
