@@ -96,6 +96,25 @@ def test_a_revocation_of_an_asyncio_member_does_not_wait_for_the_end_of_a_chunk(
         asyncio.run(main(protocol))
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_who_was_not_polled_yet_is_no_member(broker: Broker, topic: str, protocol: str) -> None:
+    """A service opens its consumer at the start, asks for ends, and reads later: nobody waits for it."""
+
+    async def main() -> None:
+        given = options(broker, topic, protocol)
+        async with AsyncConsumer(topic, **given) as early, AsyncConsumer(topic, **given) as reader:
+            assert await early.end_offsets([(topic, 0)]) == {(topic, 0): 10}
+            await asyncio.sleep(0.5)  # far longer than it takes to join
+            found = await reader.poll(timeout=20)
+            assert found and len(reader.assignment()) == 2 and not early.assignment()
+            polled = asyncio.create_task(early.poll(timeout=20))
+            while not early.assignment():
+                await reader.poll(timeout=0.1)
+            await polled
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("told", ["on_assigned", "on_revoked"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_listener_may_unsubscribe(broker: Broker, topic: str, protocol: str, told: str) -> None:

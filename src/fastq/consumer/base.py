@@ -248,6 +248,8 @@ class ConsumerBase(Interruptible):
 
     def _follow_life(self) -> None:
         """Take in the records that were handed out, and have the thread that stands in for heartbeats follow the membership."""
+        if self._group is not None and self._asking:
+            self._group.polled = True
         if self._group is not None and self._liveness is not None:
             member = self._group.membership
             if member is not None and self._asking:

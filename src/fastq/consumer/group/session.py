@@ -116,8 +116,9 @@ class Handed:
 
 class GroupSession:
     """Invariants: `membership` is set exactly while there is a subscription and the coordinator has been asked once which protocols
-    it speaks. `_committed` is what the coordinator is known to have, of partitions that are read. Thread rule: under the driver's
-    lock, or in its loop.
+    it speaks, and of somebody who has asked for records since (`polled`): a member that nobody polls has others wait for their
+    partitions, up to max_poll_interval_ms. `_committed` is what the coordinator is known to have, of partitions that are read. Thread
+    rule: under the driver's lock, or in its loop.
     """
 
     def __init__(self, config: ConsumerConfig, core: ClientCore, fetcher: Fetcher) -> None:
@@ -143,6 +144,7 @@ class GroupSession:
         self.committer = Committer(
             self.coordinator, self._commit_refused, self._restamped, self._note_committed, self._is_gone, self._topic_id
         )
+        self.polled = False
         self._protocol = config.group_protocol
         self._refused: FastqError | None = None  # why there will be no membership
         self._subscription = Subscription()
@@ -213,7 +215,7 @@ class GroupSession:
         """Leave the group, if in it: what to send."""
         member, self.membership = self.membership, None
         self.coordinator.given_up(JOINED, KEPT, TAKEN)
-        self.subscribed, self.pattern, self.callbacks = False, None, {}
+        self.subscribed, self.pattern, self.callbacks, self.polled = False, None, {}, False
         self._subscription = Subscription()
         return [] if member is None else member.leave(reason)
 
@@ -289,7 +291,7 @@ class GroupSession:
         out = coordinator.requests(now, can_send) if self._needs_coordinator() else []
         if isinstance(self.membership, ConsumerProtocolMembership):
             self._serve(self.membership, now)
-        if self.subscribed and self.membership is None and coordinator.known and self._refused is None:
+        if self.subscribed and self.polled and self.membership is None and coordinator.known and self._refused is None:
             ready = self.pattern is None or self._subscription.topics or self.matching() is not None
             if ready and can_send(coordinator.node_id):
                 self._choose()
