@@ -87,7 +87,9 @@ def write() -> None:
             .start()
             .awaitTermination()
         )
+        machine = spark.sparkContext._gateway.proc
         spark.stop()
+        machine.communicate()  # it ends with its input, and is not done before the archive is written
 
 
 if __name__ == "__main__":
