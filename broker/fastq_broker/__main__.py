@@ -18,7 +18,6 @@ from . import hang_ups
 import argparse
 import asyncio
 import contextlib
-import difflib
 import gc
 import logging
 import os
@@ -35,7 +34,7 @@ from .signals import hold_signals
 if TYPE_CHECKING:
     from .broker import Broker
     from .config import BrokerConfig
-    from .config_keys import Value
+    from .config_keys import ConfigValue
     from .metrics_http import MetricsServer
 
 EXIT_OK = 0
@@ -119,6 +118,8 @@ def _run(arguments: Sequence[str], started: float) -> int:
 
         return container(arguments[1:])
     if arguments[:1] and not arguments[0].startswith("-"):
+        import difflib
+
         near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
         known = (
             f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}; a broker takes options only"
@@ -426,11 +427,11 @@ def _node_count(text: str) -> int:
     return int(text)
 
 
-def _overrides(parsed: argparse.Namespace) -> dict[str, Value]:
+def _overrides(parsed: argparse.Namespace) -> dict[str, ConfigValue]:
     """The settings that arguments stand for. What neither they nor a file sets gets defaults for one's own machine."""
     from .config import check_bare_listen, parse_assignments, read_file
 
-    overrides: dict[str, Value] = {}
+    overrides: dict[str, ConfigValue] = {}
     if parsed.config is None:
         overrides = {"log.dirs": "data", "listeners": "PLAINTEXT://127.0.0.1:9092"}
     overrides |= parse_assignments(parsed.set)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import sys
 from collections.abc import Sequence
@@ -39,6 +38,8 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         options, left = self.parse_known_args(args, namespace)
         if left:
+            import difflib
+
             near = difflib.get_close_matches(left[0].partition("=")[0], self._option_string_actions, n=1)
             self.error(f"unrecognized arguments: {' '.join(left)}{f', did you mean {near[0]}?' if near else ''}")
         return options

@@ -20,7 +20,7 @@ from fastq.errors import ConfigError
 from fastq.properties import flattened, parse_properties, settings_text, toml
 from fastq_broker import config_cluster, config_listeners, fail_closed
 from fastq_broker.config_cluster import HostPort
-from fastq_broker.config_keys import ConfigKey, ConfigSource, Status, Value, unknown_key
+from fastq_broker.config_keys import ConfigKey, ConfigSource, ConfigValue, Status, unknown_key
 from fastq_broker.config_listeners import Listener as Listener
 from fastq_broker.config_table import BROKER_KEYS, DONE, LISTENER_PARTS, TARGETS
 from fastq_broker.config_table_cluster import CLUSTER
@@ -204,7 +204,7 @@ class BrokerConfig:
     leader_imbalance_check_interval_seconds: int
     unclean_leader_election_enable: bool
     unclean_leader_election_interval_ms: int
-    settings: Mapping[str, Value] = field(repr=False)
+    settings: Mapping[str, ConfigValue] = field(repr=False)
     warnings: Sequence[str] = field(repr=False)
     insecure_ignore: frozenset[str] = field(default=frozenset(), repr=False)
     """What may be ignored although it would protect: names of --insecure-ignore."""
@@ -215,7 +215,7 @@ class BrokerConfig:
     def load(
         cls,
         path: str | Path | None = None,
-        overrides: Mapping[str, Value] | None = None,
+        overrides: Mapping[str, ConfigValue] | None = None,
         *,
         insecure_ignore: Iterable[str] = (),
     ) -> BrokerConfig:
@@ -232,7 +232,7 @@ class BrokerConfig:
     def read(
         cls,
         path: str | Path | None,
-        overrides: Mapping[str, Value] | None = None,
+        overrides: Mapping[str, ConfigValue] | None = None,
         *,
         insecure_ignore: Iterable[str] = (),
     ) -> BrokerConfig:
@@ -248,11 +248,11 @@ class BrokerConfig:
         )
 
     @classmethod
-    def from_mapping(cls, settings: Mapping[str, Value], *, insecure_ignore: Iterable[str] = ()) -> BrokerConfig:
+    def from_mapping(cls, settings: Mapping[str, ConfigValue], *, insecure_ignore: Iterable[str] = ()) -> BrokerConfig:
         """From keys by Kafka name (or in Python's spelling), the values as text or as Python values."""
         return _Builder(_known(settings), fail_closed.check_ignored(insecure_ignore)).build()
 
-    def get(self, name: str) -> Value:
+    def get(self, name: str) -> ConfigValue:
         """The value of any known key by its Kafka name: set, mapped from an older name, or the default."""
         return effective(name, self.settings)
 
@@ -261,7 +261,7 @@ class BrokerConfig:
         return ConfigSource.STATIC_BROKER_CONFIG if name in self.settings else ConfigSource.DEFAULT_CONFIG
 
 
-def read_file(path: Path, repeated: list[str] | None = None) -> dict[str, Value]:
+def read_file(path: Path, repeated: list[str] | None = None) -> dict[str, ConfigValue]:
     """The keys of a configuration file by Kafka name, values not checked yet; ConfigError when it cannot be read. `repeated` gets what
     properties say more than once."""
     try:
@@ -278,9 +278,9 @@ def read_file(path: Path, repeated: list[str] | None = None) -> dict[str, Value]
     return _known(flattened(document))
 
 
-def parse_assignments(texts: Iterable[str]) -> dict[str, Value]:
+def parse_assignments(texts: Iterable[str]) -> dict[str, ConfigValue]:
     """KEY=VALUE of each --set. Raises ValueError in the option's words."""
-    found: dict[str, Value] = {}
+    found: dict[str, ConfigValue] = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator:
@@ -293,7 +293,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Value]:
 _OF_PROTOCOLS = ("listeners", "listener.security.protocol.map")
 
 
-def check_bare_listen(address: str, replaced: Mapping[str, Value]) -> None:
+def check_bare_listen(address: str, replaced: Mapping[str, ConfigValue]) -> None:
     """ConfigError where `--listen HOST:PORT`, which names no protocol, would serve in the clear what it replaces and is protected."""
     settings = {name: BROKER_KEYS[name].parse(raw) for name, raw in replaced.items() if name in _OF_PROTOCOLS}
     texts = settings.get("listeners") or ()
@@ -312,7 +312,7 @@ def check_bare_listen(address: str, replaced: Mapping[str, Value]) -> None:
             )
 
 
-def effective(name: str, settings: Mapping[str, Value]) -> Value:
+def effective(name: str, settings: Mapping[str, ConfigValue]) -> ConfigValue:
     """The value of a key given what is set: its own, that of an older name, then the defaults in the same order."""
     if name in settings:
         return settings[name]
@@ -346,15 +346,15 @@ def cordoned(names: Sequence[str], log_dirs: Sequence[str]) -> frozenset[str]:
     return frozenset(map(os.path.abspath, names))
 
 
-def _scaled(value: Value, factor: int) -> Value:
+def _scaled(value: ConfigValue, factor: int) -> ConfigValue:
     if factor == 1 or not isinstance(value, int):
         return value
     return value * factor if value >= 0 else -1
 
 
-def _known(settings: Mapping[str, Value]) -> dict[str, Value]:
+def _known(settings: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
     """The same settings under their Kafka names; an unknown name is an error."""
-    known: dict[str, Value] = {}
+    known: dict[str, ConfigValue] = {}
     for given, value in settings.items():
         name = given if given in BROKER_KEYS else _BY_ATTRIBUTE.get(given, given)
         check_known(name)
@@ -371,13 +371,13 @@ def check_known(name: str) -> None:
 class _Builder:
     """Parses, maps and cross-checks one set of settings; used once."""
 
-    def __init__(self, settings: Mapping[str, Value], insecure_ignore: frozenset[str]) -> None:
+    def __init__(self, settings: Mapping[str, ConfigValue], insecure_ignore: frozenset[str]) -> None:
         self.warnings: list[str] = []
-        self.settings: dict[str, Value] = {}
+        self.settings: dict[str, ConfigValue] = {}
         self.insecure_ignore = insecure_ignore
         self.unprotected: list[str] = []
         self._listener_names: dict[str, str] = {}
-        self._own_keys: dict[str, dict[str, Value]] = {}
+        self._own_keys: dict[str, dict[str, ConfigValue]] = {}
         for name, raw in settings.items():
             key, value = self._parse(name, raw)
             if fail_closed.protects(name, value):
@@ -392,19 +392,21 @@ class _Builder:
             if name in BROKER_KEYS:
                 self.settings[name] = value
 
-    def _parse(self, name: str, raw: Value) -> tuple[ConfigKey | None, Value]:
+    def _parse(self, name: str, raw: ConfigValue) -> tuple[ConfigKey | None, ConfigValue]:
         """The row of a setting (None: of a prefix that no table lists) and its value; a listener's own is put aside for it."""
         if not name.startswith(config_listeners.PREFIX):
             key = BROKER_KEYS.get(name)
             return key, raw if key is None else key.parse(raw)
         listener, own, key = config_listeners.own_key(name, BROKER_KEYS)
-        value = replace(key, name=name).parse(raw)
+        value = key.named(name).parse(raw)
         self._listener_names[name] = listener
         self._own_keys.setdefault(listener, {})[own] = value
         return key, value
 
     def build(self) -> BrokerConfig:
-        values: dict[str, Value] = {key.attribute: effective(key.name, self.settings) for key in (*DONE, *CLUSTER)}
+        values: dict[str, ConfigValue] = {
+            key.attribute: effective(key.name, self.settings) for key in (*DONE, *CLUSTER)
+        }
         self._check_directories(values)
         self._place(values)
         config_cluster.check_times(values)
@@ -420,7 +422,7 @@ class _Builder:
             unprotected=tuple(self.unprotected),
         )
 
-    def _check_directories(self, values: dict[str, Value]) -> None:
+    def _check_directories(self, values: dict[str, ConfigValue]) -> None:
         if not values["log_dirs"]:
             raise ConfigError("log.dirs = '' is not allowed: it takes at least one directory")
         places: dict[str, str] = {}
@@ -431,7 +433,7 @@ class _Builder:
         cordoned(values["cordoned_log_dirs"], values["log_dirs"])
         values["metadata_log_dir"] = values["metadata_log_dir"] or values["log_dirs"][0]
 
-    def _place(self, values: dict[str, Value]) -> None:
+    def _place(self, values: dict[str, ConfigValue]) -> None:
         """The node's roles, its quorum, and its listeners."""
         node_id, roles = values["node_id"], values["process_roles"]
         voters = config_cluster.parse_voters(values["controller_quorum_voters"])
@@ -488,7 +490,7 @@ class _Builder:
             "listener_security_protocol_map": protocols,
         }
 
-    def _texts(self, key: str, values: dict[str, Value]) -> Sequence[str] | None:
+    def _texts(self, key: str, values: dict[str, ConfigValue]) -> Sequence[str] | None:
         """What a setting of listeners says, in the words of today."""
         old = self._old_listener(key)
         texts: Sequence[str] | None = values[key.replace(".", "_")]
@@ -509,7 +511,7 @@ class _Builder:
             for listener in listeners
         ]
 
-    def _check_consumer_groups(self, values: dict[str, Value]) -> None:
+    def _check_consumer_groups(self, values: dict[str, ConfigValue]) -> None:
         """Each of these within its bounds, and heartbeats more often than sessions end."""
         for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
             attribute = name.replace(".", "_")

@@ -7,11 +7,12 @@ named. It needs no address of a quorum, and its controller no listener (`is_amon
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastq.errors import ConfigError
+from fastq.values import NamedTuple
 
-from .config_keys import Value, is_count, shown
+from .config_keys import ConfigValue, is_count, shown
 
 if TYPE_CHECKING:
     from .config import BrokerConfig
@@ -97,7 +98,7 @@ def check_addresses(voters: Mapping[int, HostPort], addresses: Mapping[int, Host
         )
 
 
-def check_times(values: Mapping[str, Value]) -> None:
+def check_times(values: Mapping[str, ConfigValue]) -> None:
     """What would make nodes give each other up. `values` by attribute. ConfigError."""
 
     def at_most(name: str, factor: int, limit: str, why: str) -> None:

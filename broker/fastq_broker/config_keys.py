@@ -8,21 +8,20 @@ Names are those of Apache Kafka 4.3, and so are defaults where the table does no
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any
 
 from fastq.errors import ConfigError
+from fastq.values import Value, replace
 
 INT16_MAX = 2**15 - 1
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 # A value of a configuration: None where a key has no value at all.
-Value = Any
+ConfigValue = Any
 
 
 class ConfigType(IntEnum):
@@ -73,12 +72,11 @@ class ResourceType(IntEnum):
     GROUP = 32
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Value):
     """A test of a parsed value and the words that say what passes it."""
 
     allowed: str
-    passes: Callable[[Value], bool]
+    passes: Callable[[ConfigValue], bool]
 
 
 SHOWN_CHARACTERS_MAX = 200
@@ -139,8 +137,7 @@ _INTEGER_LIMITS = {
 }
 
 
-@dataclass(frozen=True)
-class ConfigKey:
+class ConfigKey(Value):
     """One row of a configuration table.
 
     `note` says why a key is ignored, or what it is mapped to; `doc` says what it does. A `dynamic` key may be altered
@@ -151,7 +148,7 @@ class ConfigKey:
 
     name: str
     type: ConfigType
-    default: Value = None
+    default: ConfigValue = None
     check: Check | None = None
     status: Status = Status.DONE
     note: str = ""
@@ -180,14 +177,18 @@ class ConfigKey:
             effect = "Refused unless --insecure-ignore names it"
         return f"{self.doc} {effect}: {self.note}.".strip()
 
-    def parse(self, text: Value) -> Value:
+    def named(self, name: str) -> ConfigKey:
+        """The same key, by another name."""
+        return replace(self, name=name)
+
+    def parse(self, text: ConfigValue) -> ConfigValue:
         """Text (or a TOML value) as a checked Python value; ConfigError names key, value, and what is allowed."""
         value = self._convert(text)
         if self.check is not None and value is not None and not self.check.passes(value):
             raise self._bad(text)
         return value
 
-    def render(self, value: Value) -> str | None:
+    def render(self, value: ConfigValue) -> str | None:
         """A Python value as Kafka writes it on the wire."""
         if value is None:
             return None
@@ -199,7 +200,7 @@ class ConfigKey:
             return "1.7976931348623157E308" if value == _DOUBLE_MAX else repr(float(value))
         return str(value)
 
-    def _convert(self, raw: Value) -> Value:
+    def _convert(self, raw: ConfigValue) -> ConfigValue:
         if raw is None:
             return None
         if self.type is ConfigType.LIST:
@@ -238,11 +239,11 @@ class ConfigKey:
             raise self._bad(text)
         return value
 
-    def _convert_list(self, raw: Value) -> list[str]:
-        items: Iterable[Value] = raw if isinstance(raw, (list, tuple)) else str(raw).split(",")
+    def _convert_list(self, raw: ConfigValue) -> list[str]:
+        items: Iterable[ConfigValue] = raw if isinstance(raw, (list, tuple)) else str(raw).split(",")
         return list(dict.fromkeys(text for text in (str(item).strip() for item in items) if text))
 
-    def _bad(self, value: Value, *, of_type: bool = False) -> ConfigError:
+    def _bad(self, value: ConfigValue, *, of_type: bool = False) -> ConfigError:
         """`of_type`: it is no value of the key's type, whose words stand beside the check's, that may know no upper end."""
         allowed = self.check.allowed if self.check is not None else _TYPE_WORDS[self.type]
         if of_type and self.check is not None:
@@ -282,6 +283,8 @@ def unknown_key(name: str, known: Mapping[str, ConfigKey], what: str) -> ConfigE
         return ConfigError(f"unknown {what} {shown(name)}")
     if not name.strip():
         return ConfigError(f"unknown {what} {name!r}: a name is missing")
+    import difflib
+
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"; did you mean {nearest[0]}?" if nearest else ""
     return ConfigError(f"unknown {what} {name}{hint}")

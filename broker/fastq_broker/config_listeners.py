@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fastq.errors import ConfigError
+from fastq.values import Value
 
-from .config_keys import ConfigKey, Value, is_count, shown, unknown_key
+from .config_keys import ConfigKey, ConfigValue, is_count, shown, unknown_key
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """In the order of Kafka's numbers for them, from 0 on."""
@@ -37,7 +38,7 @@ class Listener:
     host: str
     port: int
     security_protocol: str = "PLAINTEXT"
-    settings: Mapping[str, Value] = field(default_factory=dict, hash=False, repr=False)
+    settings: Mapping[str, ConfigValue] = field(default_factory=dict, hash=False, repr=False)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -109,8 +110,7 @@ def security_protocols(
     return protocols
 
 
-@dataclass(frozen=True)
-class Listeners:
+class Listeners(Value):
     """All listeners of a node. `own` and `advertised` are those for clients and brokers, `controllers` and `advertised_controllers`
     (in the order of controller.listener.names) those for the metadata quorum; empty where the node has not the role. An advertised
     controller without a host listens on all interfaces, and nobody has said how it is reached."""

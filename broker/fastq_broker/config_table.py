@@ -15,8 +15,8 @@ from fastq_broker.config_keys import (
     Check,
     ConfigKey,
     ConfigType,
+    ConfigValue,
     Status,
-    Value,
     at_least,
     between,
     list_of,
@@ -46,7 +46,7 @@ SECURITY_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SAS
 def row(
     name: str,
     type: ConfigType,
-    default: Value,
+    default: ConfigValue,
     check: Check | None = None,
     doc: str = "",
     *,
@@ -448,7 +448,7 @@ LOG_UPKEEP = (
 
 
 def mapped(
-    name: str, type: ConfigType, default: Value, target: str, check: Check | None = None, factor: int = 1
+    name: str, type: ConfigType, default: ConfigValue, target: str, check: Check | None = None, factor: int = 1
 ) -> tuple[ConfigKey, tuple[str, int]]:
     """An older name of `target`; the value is multiplied by `factor` on the way."""
     note = f"to {target}" if factor == 1 else f"to {target}, times {factor}"

@@ -6,7 +6,7 @@ it gives a warning with that reason. A node that is alone needs none of them.
 
 from __future__ import annotations
 
-from fastq_broker.config_keys import INT64_MAX, Check, ConfigKey, ConfigType, Status, Value, at_least, one_of
+from fastq_broker.config_keys import INT64_MAX, Check, ConfigKey, ConfigType, ConfigValue, Status, at_least, one_of
 
 BOOLEAN = ConfigType.BOOLEAN
 STRING = ConfigType.STRING
@@ -23,7 +23,7 @@ NOT_NEGATIVE = at_least(0)
 def row(
     name: str,
     type: ConfigType,
-    default: Value,
+    default: ConfigValue,
     check: Check | None,
     doc: str,
     *,

@@ -7,8 +7,7 @@ gives one warning with the reason. What somebody sets to be protected is `refuse
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from fastq.values import replace
 from fastq_broker.config_keys import (
     INT32_MAX,
     INT64_MAX,
@@ -16,8 +15,8 @@ from fastq_broker.config_keys import (
     Check,
     ConfigKey,
     ConfigType,
+    ConfigValue,
     Status,
-    Value,
     at_least,
     between,
     one_of,
@@ -35,7 +34,7 @@ PASSWORD = ConfigType.PASSWORD
 
 
 def row(
-    name: str, type: ConfigType, default: Value = None, check: Check | None = None, *, dynamic: bool = False
+    name: str, type: ConfigType, default: ConfigValue = None, check: Check | None = None, *, dynamic: bool = False
 ) -> ConfigKey:
     return ConfigKey(name, type, default, check, dynamic=dynamic)
 

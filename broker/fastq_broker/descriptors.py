@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from fastq.values import NamedTuple
 
 FILES_MAX = 50_000
 FILES_MIN = 16

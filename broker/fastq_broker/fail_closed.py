@@ -9,14 +9,13 @@ Rules
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fastq.errors import ConfigError
 
-from .config_keys import ResourceType, Value
+from .config_keys import ConfigValue, ResourceType
 from .config_listeners import PREFIX
 from .config_table import BROKER_KEYS
 
@@ -36,7 +35,7 @@ KINDS = {
 """Kinds of records that the image keeps as they came: the name for --insecure-ignore, what they are, and what is missing."""
 
 
-def protects(name: str, value: Value) -> bool:
+def protects(name: str, value: ConfigValue) -> bool:
     """Whether a setting, with this parsed value, asks for something that protects and is not honoured."""
     if name.startswith(PREFIX):
         rest = name[len(PREFIX) :].partition(".")[2]
@@ -61,6 +60,8 @@ def check_ignored(names: Iterable[str]) -> frozenset[str]:
     known = {name for name, key in BROKER_KEYS.items() if key.protects} | kinds
     for name in names:
         if name not in known and not protects(name, None):
+            import difflib
+
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
             hint = (
                 f"did you mean {nearest[0]}?" if nearest else f"it takes such a setting, or {', '.join(sorted(kinds))}"
@@ -135,7 +136,7 @@ def _found(image: MetadataImage) -> list[tuple[str, str, str]]:
     return found
 
 
-def _parsed(name: str, text: str) -> Value:
+def _parsed(name: str, text: str) -> ConfigValue:
     key = BROKER_KEYS.get(name)
     try:
         return key.parse(text) if key is not None else text

@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from fastq.errors import ConfigError
-from fastq_broker.config_keys import ConfigKey, ConfigSource, ConfigType, Status, Value, at_least, table_of, unknown_key
+from fastq_broker.config_keys import (
+    ConfigKey,
+    ConfigSource,
+    ConfigType,
+    ConfigValue,
+    Status,
+    at_least,
+    table_of,
+    unknown_key,
+)
 from fastq_broker.topic_config import BrokerLayers, ConfigEntry, Layer, broker_layers_of, stored_value
 
 INT = ConfigType.INT
@@ -66,7 +75,7 @@ def group_key(name: str) -> ConfigKey:
     return GROUP_KEYS[name]
 
 
-def broker_value(name: str, layers: BrokerLayers) -> Value:
+def broker_value(name: str, layers: BrokerLayers) -> ConfigValue:
     """The broker's value of a group key (or of any broker key with a default) under its settings as altered."""
     return broker_layers_of(name if name.startswith("group.") else f"group.{name}", layers)[0].value
 

@@ -12,16 +12,16 @@ Sources: kafka.server.ReplicaManager, KafkaController, BrokerTopicMetrics, Reque
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastq.errors import KafkaError
 from fastq.net.connection import SOFTWARE_VERSION
 from fastq.protocol.api import APIS
+from fastq.values import NamedTuple
 
 from .metrics_topics import TopicTraffic, tell_topics
 
@@ -96,6 +96,8 @@ def _partitions(out: Exposition, broker: Broker, led: Sequence[Replica]) -> None
 
 
 def _process(out: Exposition, broker: Broker) -> None:
+    import platform
+
     labels = {"version": SOFTWARE_VERSION, "python": platform.python_version(), "system": sys.platform}
     out.family("fastq_build_info", "gauge", "What runs here; always 1.", [(labels, 1)])
     times = os.times()

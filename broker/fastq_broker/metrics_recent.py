@@ -13,9 +13,10 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastq.protocol.api import APIS
+from fastq.values import NamedTuple
 
 if TYPE_CHECKING:
     from .metrics import ApiStats, Exposition

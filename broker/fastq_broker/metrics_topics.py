@@ -13,7 +13,9 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from fastq.values import NamedTuple
 
 if TYPE_CHECKING:
     from fastq._native.fetch_path import PartitionData

@@ -14,7 +14,9 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from fastq.values import NamedTuple
 
 from .complaints import complain
 from .config_keys import ConfigKey, ConfigType, Status

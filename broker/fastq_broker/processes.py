@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from fastq.errors import ConfigError
+from fastq.values import NamedTuple
 
 from .log.directories import LOCK
 

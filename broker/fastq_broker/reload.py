@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from fastq.errors import ConfigError, FastqError
 
 from .config import BrokerConfig, effective
-from .config_keys import ConfigType, Status, Value
+from .config_keys import ConfigType, ConfigValue, Status
 from .config_table import BROKER_KEYS, DONE, TARGETS
 from .config_table_cluster import CLUSTER
 
@@ -70,7 +70,7 @@ class Reloader:
         self,
         controller: Controller,
         path: str | None,
-        overrides: Mapping[str, Value],
+        overrides: Mapping[str, ConfigValue],
         insecure_ignore: Iterable[str],
     ) -> None:
         """`path`: the file, None where the broker has none; `overrides` win over it, as at the start."""

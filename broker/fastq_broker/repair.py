@@ -17,7 +17,7 @@ from .complaints import Parser, complain
 
 if TYPE_CHECKING:
     from .config import BrokerConfig
-    from .config_keys import Value
+    from .config_keys import ConfigValue
     from .controller.repair import Plan
 
 EXIT_OK = 0
@@ -103,10 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _overrides(parsed: argparse.Namespace) -> dict[str, Value]:
+def _overrides(parsed: argparse.Namespace) -> dict[str, ConfigValue]:
     from .config import parse_assignments
 
-    overrides: dict[str, Value] = {} if parsed.config else {"log.dirs": "data"}
+    overrides: dict[str, ConfigValue] = {} if parsed.config else {"log.dirs": "data"}
     overrides |= parse_assignments(parsed.set)
     if parsed.data_dir is not None:
         overrides["log.dirs"] = parsed.data_dir

@@ -16,9 +16,10 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastq.errors import ConfigError, FastqError
+from fastq.values import NamedTuple
 
 from . import processes
 from .complaints import Parser, complain, whole_number

@@ -7,7 +7,6 @@ Rules: a node's code asks here and nowhere else, so that a simulation can hand i
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -76,6 +75,8 @@ class Surroundings:
 
     def new_name(self) -> str:
         """A new id, as text: a UUID."""
+        import uuid
+
         return str(uuid.UUID(bytes=self.new_id()))
 
     def client(self, config: ClientConfig, *, of_controllers: bool = False) -> ClientCore:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .config_keys import INT64_MAX, Value
+from .config_keys import INT64_MAX, ConfigValue
 from .log.byte_rate import UNBOUNDED, ByteRate
 from .topic_config import broker_layers_of
 
@@ -67,7 +67,7 @@ class ReplicationThrottles:
         self.leader = throttle()
         self.follower = throttle()
 
-    def follow(self, replica: Replica, values: Mapping[str, Value]) -> None:
+    def follow(self, replica: Replica, values: Mapping[str, ConfigValue]) -> None:
         """Heed the settings of a replica's topic."""
         key = replica.topic_id, replica.partition
         for throttle, name in ((self.leader, LEADER_REPLICAS), (self.follower, FOLLOWER_REPLICAS)):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fastq.errors import ConfigError
+from fastq.values import Value
 from fastq_broker.config import CORDONED_LOG_DIRS, BrokerConfig, cordoned
 from fastq_broker.config_keys import (
     GZIP_LEVEL,
@@ -24,8 +25,8 @@ from fastq_broker.config_keys import (
     ConfigKey,
     ConfigSource,
     ConfigType,
+    ConfigValue,
     Status,
-    Value,
     at_least,
     between,
     list_of,
@@ -52,7 +53,7 @@ _TIERED: Final = "tiered storage is not part of this broker"
 def row(
     name: str,
     type: ConfigType,
-    default: Value,
+    default: ConfigValue,
     check: Check | None = None,
     doc: str = "",
     *,
@@ -336,18 +337,16 @@ class BrokerLayers:
     all_brokers: Mapping[str, str | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Value):
     """One place a value comes from: the name it has there, the text, and the value in that name's unit."""
 
     name: str
-    value: Value
+    value: ConfigValue
     source: ConfigSource
     factor: int = 1
 
 
-@dataclass(frozen=True)
-class ConfigEntry:
+class ConfigEntry(Value):
     """One key as DescribeConfigs tells it; `synonyms` begins with the layer in force, where that is one of a broker or was set."""
 
     key: ConfigKey
@@ -357,9 +356,9 @@ class ConfigEntry:
     read_only: bool = False
 
 
-def validate(overrides: Mapping[str, str | None]) -> dict[str, Value]:
+def validate(overrides: Mapping[str, str | None]) -> dict[str, ConfigValue]:
     """The overrides of a topic as checked values; ConfigError names key, value and what is allowed."""
-    values: dict[str, Value] = {}
+    values: dict[str, ConfigValue] = {}
     for name, text in overrides.items():
         key = topic_key(name)
         if text is None:
@@ -383,7 +382,7 @@ def topic_key(name: str) -> ConfigKey:
     return TOPIC_KEYS[name]
 
 
-def stored_value(key: ConfigKey, text: str | None) -> Value:
+def stored_value(key: ConfigKey, text: str | None) -> ConfigValue:
     """A value from the metadata; None, with a warning, for one that another version let pass and this one does not."""
     try:
         return key.parse(text)
@@ -425,7 +424,7 @@ def layers_of(key: ConfigKey, overrides: Mapping[str, str | None], layers: Broke
     return chain
 
 
-def _in_force(layer: Layer) -> Value:
+def _in_force(layer: Layer) -> ConfigValue:
     if layer.factor == 1:
         return layer.value
     return layer.value * layer.factor if layer.value >= 0 else -1
@@ -442,7 +441,7 @@ class TopicDefaults:
         self.values = {name: _in_force(layers_of(key, {}, layers)[0]) for name, key in TOPIC_KEYS.items()}
         self.log_config = to_log_config(self.values)
 
-    def resolve(self, overrides: Mapping[str, str | None]) -> dict[str, Value]:
+    def resolve(self, overrides: Mapping[str, str | None]) -> dict[str, ConfigValue]:
         """Every topic key with the value in force. Keys that this broker does not know are passed over."""
         values = dict(self.values)
         for name, text in overrides.items():
@@ -488,7 +487,7 @@ def describe_broker(layers: BrokerLayers) -> list[ConfigEntry]:
 def cleaner_config(layers: BrokerLayers) -> CleanerConfig:
     """The settings of the log cleaner under the broker's keys, as set and altered."""
 
-    def value(name: str) -> Value:
+    def value(name: str) -> ConfigValue:
         return broker_layers_of(name, layers)[0].value
 
     return CleanerConfig(
@@ -519,7 +518,7 @@ def cordoned_dirs(layers: BrokerLayers) -> frozenset[str]:
     return frozenset()
 
 
-def to_log_config(values: Mapping[str, Value]) -> LogConfig:
+def to_log_config(values: Mapping[str, ConfigValue]) -> LogConfig:
     """Resolved topic values (of `resolve`) as the settings of a log."""
     gzip_level = values["compression.gzip.level"]
     return LogConfig(

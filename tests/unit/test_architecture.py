@@ -77,7 +77,7 @@ MAY_IMPORT = {
     "testing": CORE | {"", "admin"},
     "": CORE | USERS | {"lazy", "producer", "consumer", "admin"},  # fastq/__init__.py: the public names
 }
-BROKER_MAY_IMPORT = {"errors", "properties", "_native", "compression", "protocol", "net"}
+BROKER_MAY_IMPORT = {"errors", "values", "properties", "_native", "compression", "protocol", "net"}
 BROKER_TO_BROKER = {
     BROKER / "raft" / "driver.py",
     BROKER / "cluster" / "controller_channel.py",

@@ -19,8 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastq.config import ClientConfig
 from fastq.errors import (
@@ -39,6 +38,7 @@ from fastq.net.aio import AsyncDriver
 from fastq.net.requests import VersionedRequest
 from fastq.protocol.api import APIS, api_name
 from fastq.protocol.message import Message, Struct
+from fastq.values import NamedTuple, Value
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.voters import Endpoint
 from fastq_broker.surroundings import Surroundings
@@ -109,8 +109,7 @@ class Finish(NamedTuple):
 Effect = Send | Call | Finish
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChannelConfig:
+class ChannelConfig(Value, kw_only=True):
     """Who asks, and its patience, in seconds. `answer_timeout_s` is Kafka's controller.socket.timeout.ms; `look_s` is how often a leader
     that is not there is looked for; `retry_backoff_s` the pause before a question is asked again. `moves_on`: its questions do no
     harm when they are answered twice, if nothing else is said with one."""

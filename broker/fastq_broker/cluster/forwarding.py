@@ -21,7 +21,6 @@ import inspect
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
 
 from fastq._native.wire import DecodeError, Reader, Writer
 from fastq.errors import (
@@ -46,6 +45,7 @@ from fastq.protocol.frames import (
 )
 from fastq.protocol.message import Message
 from fastq.protocol.messages import DefaultPrincipalData, DescribeQuorumRequest, EnvelopeRequest, EnvelopeResponse
+from fastq.values import NamedTuple
 from fastq_broker.cluster.controller_channel import FORWARD_TIMEOUT_S, ControllerChannel, holds_error
 from fastq_broker.error_responses import encode_error, error_response
 from fastq_broker.log import failures

@@ -25,9 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 from fastq.errors import ErrorCode, FastqError, error_for_code
 from fastq.protocol.message import Message
@@ -38,6 +36,7 @@ from fastq.protocol.messages import (
     BrokerRegistrationResponse,
 )
 from fastq.protocol.uuid import uuid_to_str
+from fastq.values import NamedTuple, Value
 from fastq_broker.log.failures import REPORT_INTERVAL_S
 
 logger = logging.getLogger(__name__)
@@ -83,8 +82,7 @@ class ListenerAddress(NamedTuple):
     security_protocol: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LifecycleConfig:
+class LifecycleConfig(Value, kw_only=True):
     """Who this broker is, what it can, and its patience, in seconds.
 
     `incarnation_id` is drawn anew for each start of the process. `log_dirs` are the ids of all directories that could be opened,

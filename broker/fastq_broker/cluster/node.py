@@ -18,7 +18,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fastq.config import ClientConfig
 from fastq.errors import FastqError, error_for_code
@@ -28,6 +28,7 @@ from fastq.protocol.messages import (
     AllocateProducerIdsResponse,
     DescribeQuorumRequest,
 )
+from fastq.values import NamedTuple
 from fastq_broker import fail_closed
 from fastq_broker.cluster import Halted, own_configs, settings
 from fastq_broker.cluster.controller_channel import ControllerChannel, leader_of

@@ -48,7 +48,7 @@ from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.signals import hold_signals
 
 if TYPE_CHECKING:
-    from fastq_broker.config_keys import Value
+    from fastq_broker.config_keys import ConfigValue
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def run(parsed: argparse.Namespace) -> int:
 # -- what each node is
 
 
-def plan(parsed: argparse.Namespace) -> tuple[list[NodePlan], dict[int, dict[str, Value]]]:
+def plan(parsed: argparse.Namespace) -> tuple[list[NodePlan], dict[int, dict[str, ConfigValue]]]:
     """The nodes, and the settings of each by its id. ConfigError and ValueError for arguments that do not go together."""
     for name, why in _REFUSED.items():
         if getattr(parsed, name) is not None:
@@ -179,8 +179,8 @@ def has_dynamic_voters(root: Path) -> bool:
 
 
 def _settings(
-    own: NodePlan, plans: Sequence[NodePlan], shared: Mapping[str, Value], *, dynamic: bool
-) -> dict[str, Value]:
+    own: NodePlan, plans: Sequence[NodePlan], shared: Mapping[str, ConfigValue], *, dynamic: bool
+) -> dict[str, ConfigValue]:
     """The settings of one node."""
     controllers = [each for each in plans if each.controller_port is not None]
     listeners, roles = f"PLAINTEXT://{own.address}", "broker"
@@ -188,7 +188,7 @@ def _settings(
         listeners += f",CONTROLLER://{LOOPBACK}:{own.controller_port}"
         roles += ",controller"
     voters = ",".join(f"{each.node_id}@{LOOPBACK}:{each.controller_port}" for each in controllers)
-    quorum: dict[str, Value] = {"controller.quorum.voters": voters}
+    quorum: dict[str, ConfigValue] = {"controller.quorum.voters": voters}
     if dynamic:
         quorum = {
             "controller.quorum.bootstrap.servers": ",".join(
@@ -197,7 +197,7 @@ def _settings(
             "controller.quorum.voter.addresses": voters,
             "controller.quorum.auto.join.enable": "true",
         }
-    few: dict[str, Value] = {}
+    few: dict[str, ConfigValue] = {}
     if len(plans) < 3:  # Kafka's defaults take three brokers
         few = {
             "offsets.topic.replication.factor": str(len(plans)),
@@ -229,7 +229,7 @@ def _metrics(address: str | None, plans: Sequence[NodePlan]) -> dict[int, str]:
     return {each.node_id: f"{host}:{port + at if port else 0}" for at, each in enumerate(plans)}
 
 
-def _command(parsed: argparse.Namespace, settings: Mapping[str, Value], metrics: str | None) -> list[str]:
+def _command(parsed: argparse.Namespace, settings: Mapping[str, ConfigValue], metrics: str | None) -> list[str]:
     """What starts a node."""
     command = [sys.executable, "-m", "fastq_broker", "--supervised"]
     command += ["--log-format", parsed.log_format, "--log-level", parsed.log_level]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import (
@@ -17,6 +17,7 @@ from fastq.protocol.messages import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from fastq.values import NamedTuple
 from fastq_broker.config import CORDONED_LOG_DIRS
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller.config_changes import change_of, plan_changes

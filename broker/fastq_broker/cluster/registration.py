@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 
 from fastq.errors import ErrorCode, FastqError, error_for_code
 from fastq.net.backoff import backoff_s
 from fastq.protocol.messages import ControllerRegistrationRequest, ControllerRegistrationResponse
 from fastq.protocol.uuid import uuid_to_str
+from fastq.values import Value
 from fastq_broker.cluster.lifecycle import ListenerAddress, Send
 
 logger = logging.getLogger(__name__)
@@ -27,8 +27,7 @@ FIRST_BACKOFF_MS = 100
 LAST_BACKOFF_MS = 120_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class RegistrationConfig:
+class RegistrationConfig(Value, kw_only=True):
     """Who this controller is and what it can. `incarnation_id` is drawn anew for each start of the process."""
 
     node_id: int

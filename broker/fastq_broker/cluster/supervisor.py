@@ -32,8 +32,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, Protocol
 
+from fastq.values import NamedTuple, Value
 from fastq_broker import hang_ups
 from fastq_broker.service_manager import ServiceManager
 from fastq_broker.turns import NEVER, Turns
@@ -99,8 +100,7 @@ def plan_nodes(count: int, data_dir: str, host: str, first_port: int) -> list[No
 # -- what to do
 
 
-@dataclass(frozen=True, kw_only=True)
-class SupervisorConfig:
+class SupervisorConfig(Value, kw_only=True):
     """Patience, in seconds. `steady_s`: who has run for so long begins with the first pause again; `stop_timeout_s`: how long one node may
     take to stop, one that hands over and writes down included; `hopeless`: codes that another start does not mend."""
 

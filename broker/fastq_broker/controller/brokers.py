@@ -18,7 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import (
@@ -29,6 +29,7 @@ from fastq.protocol.messages import (
     UnregisterBrokerRecord,
 )
 from fastq.protocol.uuid import uuid_to_str
+from fastq.values import NamedTuple
 from fastq_broker.controller import elections, features
 from fastq_broker.controller import view as control
 from fastq_broker.controller.image import BrokerImage, MetadataImage, Record

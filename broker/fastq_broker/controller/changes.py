@@ -8,11 +8,11 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from fastq.errors import KafkaError, KafkaStorageError, NotController, NotLeaderOrFollower, UnknownTopicOrPartition
 from fastq.protocol.messages import AssignReplicasToDirsRequest, ProducerIdsRecord
+from fastq.values import Value
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller import alone, config_changes, elections, feature_changes, quotas, scram, topics
 from fastq_broker.controller.assign_directories import plan_assignments
@@ -36,8 +36,7 @@ def _not_made(results: list[R], error: KafkaError) -> list[R]:
     return [result.refused(refusal) for result in results]
 
 
-@dataclass(frozen=True)
-class ProducerIds:
+class ProducerIds(Value):
     """A block of producer ids that nobody else was or will be given."""
 
     first: int

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from fastq.errors import ConfigError, ErrorCode
 from fastq.protocol.messages import AlterConfigsRequest, ConfigRecord
+from fastq.values import Value
 from fastq_broker import fail_closed, group_config, topic_config
 from fastq_broker.config import CORDONED_LOG_DIRS, BrokerConfig, cordoned
 from fastq_broker.config_keys import ConfigKey, ConfigType, ResourceType, shown, unknown_key
@@ -36,8 +36,7 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True)
-class ConfigChange:
+class ConfigChange(Value):
     """One key of one resource."""
 
     name: str
@@ -45,8 +44,7 @@ class ConfigChange:
     value: str | None
 
 
-@dataclass(frozen=True)
-class ResourceChange:
+class ResourceChange(Value):
     """The changes of one resource; `replace` drops every override that is not named, but for what a mirror alone sets."""
 
     resource_type: int

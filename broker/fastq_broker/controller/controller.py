@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fastq.errors import (
     ConfigError,
@@ -37,6 +37,7 @@ from fastq.protocol.messages import (
     EndTransactionRecord,
     FeatureLevelRecord,
 )
+from fastq.values import NamedTuple
 from fastq_broker import fail_closed
 from fastq_broker.config import BrokerConfig, Listener
 from fastq_broker.config_keys import ResourceType

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -324,6 +323,8 @@ class MetadataDirectory:
         return f"{command} --config FILE{' --no-initial-controllers' if self._joins else ''}"
 
     def _repair_command(self) -> str:
+        import shlex
+
         where = f"--data-dir {shlex.quote(self._config.log_dirs[0])}"
         if os.path.abspath(self._config.metadata_log_dir) != os.path.abspath(self._config.log_dirs[0]):
             where += f" --set metadata.log.dir={shlex.quote(self._config.metadata_log_dir)}"

@@ -11,10 +11,11 @@ Source: FeatureControlManager.updateFeatures, LeaderState.maybeAppendUpgradedKRa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import ConfigRecord, FeatureLevelRecord, NoOpRecord
+from fastq.values import NamedTuple
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.raft.messages import VoterAnswer
 

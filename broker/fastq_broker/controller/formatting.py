@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from fastq.errors import ConfigError
 from fastq.protocol.messages import FeatureLevelRecord
 from fastq.protocol.uuid import is_reserved, random_uuid, uuid_from_str
+from fastq.values import Value
 from fastq_broker.config_keys import is_count, shown
 from fastq_broker.controller import features
 from fastq_broker.controller.image import Record
@@ -33,8 +33,7 @@ from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Value, kw_only=True):
     """What a node is formatted as. `levels` has all features; `voters` None: the voters are not in the log, or not known yet."""
 
     cluster_id: str

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastq.errors import FastqError
+from fastq.values import NamedTuple
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller.features import ELIGIBLE_LEADER_REPLICAS
 

@@ -24,10 +24,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from fastq._native.crc32c import crc32c
 from fastq._native.records import read_header, verify_crc
+from fastq.values import NamedTuple, Value
 from fastq_broker.controller.image import MetadataError
 from fastq_broker.controller.snapshot import list_snapshots, read_snapshot
 from fastq_broker.controller.storage import read_file
@@ -285,8 +285,7 @@ def _begins_a_batch(data: bytes, offset: int) -> bool:
     return data[:8] == start[: len(data)] and data[16:17] in (b"", b"\x02")
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Value):
     """What is to be done with a metadata directory.
 
     `begin_at`: the offset at which the log has to begin anew, with the batches that it has from there on; None: it stays as it is.

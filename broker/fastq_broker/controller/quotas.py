@@ -8,10 +8,11 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import ClientQuotaRecord
+from fastq.values import NamedTuple
 
 from .image import MetadataImage, Record
 from .topics import Refused, Result

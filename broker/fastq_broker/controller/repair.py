@@ -8,9 +8,7 @@ changes anything, what it changes is copied to a file beside the directory.
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from fastq._native.crc32c import crc32c
@@ -30,6 +28,7 @@ from fastq.protocol.messages import (
     VotersRecord,
 )
 from fastq.protocol.uuid import uuid_to_str
+from fastq.values import Value
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller.features import METADATA_VERSION
 from fastq_broker.controller.image import MetadataDelta, MetadataError, MetadataImage, Record
@@ -96,8 +95,7 @@ def set_aside(path: Path) -> Path:
     return target
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Value):
     """What a repair does: the log begins at `begin_at` with `kept`, and then ends; `lost` are the changes that are gone, in words."""
 
     found: Inspection
@@ -280,6 +278,8 @@ def _keep_copy(directory: Path) -> Path:
         number += 1
     try:
         with target.open("xb") as file:
+            import tarfile
+
             with tarfile.open(fileobj=file, mode="w") as archive:
                 archive.add(directory, directory.name)
             file.flush()

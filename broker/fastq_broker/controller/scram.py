@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import RemoveUserScramCredentialRecord, UserScramCredentialRecord
+from fastq.values import NamedTuple
 
 from .image import MetadataImage, Record
 from .topics import Refused, Result

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fastq.errors import KafkaError, NotController, UnsupportedVersion
 from fastq.protocol.api import APIS, api_name
@@ -25,6 +25,7 @@ from fastq.protocol.messages import (
     EnvelopeRequest,
     EnvelopeResponse,
 )
+from fastq.values import NamedTuple
 from fastq_broker.cluster.forwarding import FORWARDED_KEYS, Forwarded, serve_envelope
 from fastq_broker.controller.cluster_control import ClusterControl
 from fastq_broker.controller.controller import Controller

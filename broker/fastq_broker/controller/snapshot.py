@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastq._native.records import decode_records, iter_headers
 from fastq._native.wire import Reader
@@ -33,6 +33,7 @@ from fastq.protocol.messages import (
     TopicRecord,
     VotersRecord,
 )
+from fastq.values import NamedTuple
 from fastq_broker.controller.features import ELIGIBLE_LEADER_REPLICAS, METADATA_VERSION
 from fastq_broker.controller.image import (
     BrokerImage,

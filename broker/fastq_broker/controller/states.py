@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
 
+from fastq.values import NamedTuple
 from fastq_broker.controller.image import (
     NO_LEADER,
     MetadataImage,

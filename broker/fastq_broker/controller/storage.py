@@ -19,13 +19,13 @@ import os
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fastq.errors import ConfigError
 from fastq.properties import parse_properties
 from fastq.protocol.uuid import ZERO_UUID, random_uuid, uuid_from_str, uuid_to_str
+from fastq.values import Value, replace
 from fastq_broker.log.log_dir import advice_for
 
 logger = logging.getLogger(__name__)
@@ -88,8 +88,7 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-@dataclass(frozen=True)
-class MetaProperties:
+class MetaProperties(Value):
     """Whose directory it is."""
 
     cluster_id: str
@@ -127,8 +126,7 @@ class MetaProperties:
         write_file(directory / META_PROPERTIES, text.encode())
 
 
-@dataclass(frozen=True)
-class QuorumState:
+class QuorumState(Value):
     """What a voter must not forget: the epoch and whom it voted for in it."""
 
     leader_epoch: int

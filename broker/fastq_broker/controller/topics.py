@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from fastq.errors import ConfigError, ErrorCode
 from fastq.protocol.messages import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from fastq.protocol.uuid import random_uuid
+from fastq.values import Value
 from fastq_broker import topic_config
 from fastq_broker.config import BrokerConfig
 from fastq_broker.config_keys import ResourceType, shown
@@ -37,8 +38,7 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_s
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-@dataclass(frozen=True)
-class NewTopic:
+class NewTopic(Value):
     """A topic to create. Partitions and replication factor -1: the broker's default; both -1 with assignments."""
 
     name: str
@@ -77,8 +77,7 @@ class CreatedTopic(Result):
         return type(self)(refusal.error, refusal.message, self.name)
 
 
-@dataclass(frozen=True)
-class NewPartitions:
+class NewPartitions(Value):
     """A topic to grow to `count` partitions; `assignments` of the new ones, or None to let the broker place them. `client_id`: of who asks,
     by which a mirror says that it is the one that writes the topic."""
 

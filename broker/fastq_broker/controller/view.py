@@ -8,9 +8,10 @@ ConfigurationControlManager.getTopicConfig.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from fastq.errors import ErrorCode
+from fastq.values import NamedTuple
 from fastq_broker.controller import features
 from fastq_broker.controller.image import (
     MIGRATING_DIRECTORY,

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
+
+from fastq.values import NamedTuple
 
 Partitions: TypeAlias = "frozenset[int]"
 Assignment: TypeAlias = "Mapping[bytes, Partitions]"

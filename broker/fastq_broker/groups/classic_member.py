@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from fastq.values import NamedTuple
 
 Waiter = Callable[[Any], None]
 """Whom to tell a JoinResult or SyncResult, once."""

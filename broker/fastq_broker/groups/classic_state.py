@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import GroupMetadataKey
+from fastq.values import NamedTuple
 from fastq_broker.coordinator.records import encode_key
 
 from .classic_member import JoinRequest, JoinResult, Member, SyncResult, Waiter

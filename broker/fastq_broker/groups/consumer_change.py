@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fastq.errors import InvalidRegularExpression
+from fastq.values import Value
 from fastq_broker.log import failures
 
 from . import consumer_records as records
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ConsumerGroupSettings:
+class ConsumerGroupSettings(Value):
     """The broker's `group.consumer.*` keys; Kafka's names, units and defaults."""
 
     session_timeout_ms: int = 45_000

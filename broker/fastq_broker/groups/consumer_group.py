@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fastq.errors import ErrorCode, FencedInstanceId, KafkaError, UnknownMemberId
+from fastq.values import NamedTuple
 
 from .consumer_member import NONE_ASSIGNED, Member, copied
 from .group import UNKNOWN_MEMBER, Committer

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from fastq.errors import (
     ErrorCode,
@@ -35,6 +35,7 @@ from fastq.errors import (
     UnsupportedAssignor,
 )
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from fastq.values import NamedTuple
 
 from .classic_group import ClassicGroup
 from .commit_patience import Done

@@ -11,6 +11,8 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+from fastq.values import Value
+
 Epochs: TypeAlias = "Mapping[bytes, Mapping[int, int]]"
 """Topic id to partition to the epoch at which it was assigned. Topics without partitions are left out."""
 
@@ -38,16 +40,14 @@ class MemberState(IntEnum):
         return cls.UNKNOWN
 
 
-@dataclass(frozen=True)
-class ClassicProtocol:
+class ClassicProtocol(Value):
     """A protocol (assignor) that a member of the classic protocol offers, with its embedded subscription."""
 
     name: str
     metadata: bytes
 
 
-@dataclass(frozen=True)
-class ClassicMember:
+class ClassicMember(Value):
     """What a member that speaks the classic protocol brings into a consumer group."""
 
     session_timeout_ms: int

@@ -6,7 +6,9 @@ A group id has one kind at a time: `classic` (JoinGroup and SyncGroup) or `consu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from fastq.values import NamedTuple
 
 if TYPE_CHECKING:
     from fastq_broker.coordinator.shard import CoordinatorRecord

@@ -12,9 +12,10 @@ Source: OffsetMetadataManager, GroupCoordinatorRecordHelpers.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastq._native.commit_path import decode_offset_key, decode_offset_value, encode_offset_key
+from fastq.values import NamedTuple
 
 if TYPE_CHECKING:
     from fastq_broker.coordinator.shard import CoordinatorRecord

@@ -25,9 +25,10 @@ others have partitions of its target, STABLE when not. Source: CurrentAssignment
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fastq.errors import FencedMemberEpoch
+from fastq.values import NamedTuple
 
 from .consumer_member import NONE_PARTITIONS, Member, MemberState, copied
 

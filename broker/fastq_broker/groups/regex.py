@@ -14,10 +14,11 @@ Source: KIP-848 (SubscribedTopicRegex, Google RE2/J syntax).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 from unicodedata import category
 
 from fastq.errors import InvalidRegularExpression
+from fastq.values import NamedTuple
 
 STATES_MAX: Final = 20_000
 """States of one automaton: RE2 bounds its memory in the same way."""

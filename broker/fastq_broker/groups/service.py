@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq.values import replace
 from fastq_broker import group_config
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller.topics import OFFSETS_TOPIC

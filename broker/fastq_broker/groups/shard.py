@@ -16,11 +16,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastq._native.commit_path import encode_offset_key, encode_offset_value
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, GroupMetadataKey
+from fastq.values import NamedTuple
 from fastq_broker.controller import MetadataImage
 from fastq_broker.coordinator.deadlines import Deadlines
 from fastq_broker.coordinator.errors import store_error

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
 from fastq.net.connection import SOFTWARE_NAME
 from fastq.protocol.message import Message
 from fastq.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from fastq.values import NamedTuple
 from fastq_broker.controller import features
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
+from fastq.values import NamedTuple
 from fastq_broker.controller.topics import INTERNAL_TOPICS
 from fastq_broker.log import failures
 

@@ -6,11 +6,12 @@ Source: ControllerApis.deleteTopics.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import DeleteTopicsRequest, DeleteTopicsResponse
 from fastq.protocol.uuid import ZERO_UUID
+from fastq.values import NamedTuple
 from fastq_broker.config_keys import shown
 from fastq_broker.controller.image import MetadataImage
 from fastq_broker.controller.topics import Refused

@@ -8,11 +8,11 @@ Source: ConfigHelper.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
+from fastq.values import replace
 from fastq_broker import group_config, topic_config
 from fastq_broker.config_keys import ConfigKey, ConfigSource, ConfigType, ResourceType, shown
 from fastq_broker.config_table import BROKER_KEYS

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaStorageError
 from fastq.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
+from fastq.values import NamedTuple
 from fastq_broker.controller.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from fastq_broker.coordinator.hashing import partition_of
 from fastq_broker.coordinator.runtime import create_topic

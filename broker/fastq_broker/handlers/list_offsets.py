@@ -16,10 +16,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from fastq.values import NamedTuple
 from fastq_broker.log import failures
 from fastq_broker.log.scan import CorruptSegment
 

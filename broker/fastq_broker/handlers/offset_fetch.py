@@ -9,11 +9,12 @@ however few are in sync by now; what is not becomes COORDINATOR_NOT_AVAILABLE af
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 from fastq.protocol.uuid import ZERO_UUID
+from fastq.values import NamedTuple
 from fastq_broker.coordinator.errors import store_error
 from fastq_broker.groups.group import Committer
 from fastq_broker.groups.offsets import CommittedOffset

@@ -26,9 +26,10 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable
-from typing import IO, Final, NamedTuple, Protocol
+from typing import IO, Final, Protocol
 
 from fastq.errors import KafkaError
+from fastq.values import NamedTuple
 
 from .checkpoints import TopicPartition
 from .cleaner_job import CleaningJob, CleaningResult

@@ -22,6 +22,7 @@ from fastq._native.compaction import BatchFilter, OldFormat, TransactionFilter, 
 from fastq._native.offset_map import OffsetMap
 from fastq._native.wire import DecodeError
 from fastq.errors import MissingPackage
+from fastq.values import Value
 
 from . import txn_index
 from .files import READ, READ_WRITE_CREATE, FileHandle, Files
@@ -59,8 +60,7 @@ class DamagedAborts(Exception):
         self.base_offset = base_offset
 
 
-@dataclass(frozen=True, kw_only=True)
-class CleaningJob:
+class CleaningJob(Value, kw_only=True):
     """A round of compaction: all that the worker must know. Times in ms, sizes in bytes.
 
     `segments` are (base offset, size) of the log's segments from its first one up to `upper_offset`, where the next one begins.
@@ -85,7 +85,7 @@ class CleaningJob:
     bytes_per_second_max: float
 
     def encode(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps({name: getattr(self, name) for name in type(self)._fields})
 
     @classmethod
     def decode(cls, text: str) -> CleaningJob:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from fastq.values import Value, replace
 
 UNLIMITED = (1 << 63) - 1
 """Long.MAX_VALUE, Kafka's word for "never"."""
@@ -12,8 +13,7 @@ METADATA_TOPIC = "__cluster_metadata"
 """Its log is the controller's, which opens it before any other."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogConfig:
+class LogConfig(Value, kw_only=True):
     """Settings of a log; names and defaults are those of Kafka's topic configs (LogConfig), times in ms, sizes in bytes.
 
     `flush_messages=1` promises what `durability="fsync"` does, and is served in the same way.
@@ -71,8 +71,7 @@ def copied(config: LogConfig) -> LogConfig:
     return replace(config, durability="page-cache", flush_messages=UNLIMITED)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CleanerConfig:
+class CleanerConfig(Value, kw_only=True):
     """Kafka's log.cleaner.* keys, those that are not defaults of topic settings; times in ms, sizes in bytes.
 
     The dedupe buffer is divided among the threads, which here are processes; 0 threads compact nothing.

@@ -20,10 +20,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from fastq._native.flusher import is_resident, reserve_range, sync_filesystem, write_range
 from fastq.errors import FastqError, KafkaError, KafkaStorageError, ReplicaNotAvailable
+from fastq.values import NamedTuple
 
 READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 """Not blocking says nothing of files; but a pipe in a file's place would hold the loop up until somebody writes into it."""

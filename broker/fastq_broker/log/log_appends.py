@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
 from fastq._native.records import (
     CONTROL_ABORT,
@@ -32,6 +32,7 @@ from fastq._native.records import (
 from fastq._native.wire import DecodeError
 from fastq.compression import Codec
 from fastq.errors import KafkaError
+from fastq.values import NamedTuple
 
 from .admission import Admission
 from .files import is_shortage

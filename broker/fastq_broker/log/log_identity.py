@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
@@ -71,7 +70,7 @@ class LogIdentity:
 
     def unique(self) -> str:
         """32 letters for the name of a directory that no other has."""
-        return uuid.UUID(int=self._random.getrandbits(128)).hex
+        return f"{self._random.getrandbits(128):032x}"
 
     def id_of(self, log: PartitionLog) -> bytes | None:
         """The topic id that a log's directory carries. Raises OSError."""

@@ -12,11 +12,12 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from fastq._native.crc32c import crc32c
 from fastq._native.records import BatchHeader
 from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq.values import NamedTuple
 
 INT32_MAX: Final = (1 << 31) - 1
 NO_SEQUENCE: Final = -1

@@ -12,7 +12,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from fastq.values import NamedTuple
 
 from .files import FileHandle, Files, bring_in
 

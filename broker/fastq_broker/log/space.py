@@ -21,7 +21,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from enum import IntEnum
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
+
+from fastq.values import NamedTuple
 
 from .files import Files, Space
 from .log_dir import LogDir

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from fastq._native.legacy import decode_message_set
 from fastq._native.records import decode_records, read_header
+from fastq.values import NamedTuple
 
 from .files import FileHandle, Files
 from .scan import (

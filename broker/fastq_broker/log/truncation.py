@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from fastq.values import NamedTuple
 
 from .files import Files
 from .recovery import find_end, is_offset_file, start_anew

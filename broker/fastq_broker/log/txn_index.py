@@ -11,7 +11,9 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
+
+from fastq.values import NamedTuple
 
 from .files import READ_WRITE_CREATE, FileHandle, Files
 from .producer_state import CompletedTransaction

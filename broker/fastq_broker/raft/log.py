@@ -6,8 +6,9 @@ Rules: all calls act at once on what the process sees; only `durable_end` says w
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from fastq.values import NamedTuple
 from fastq_broker.raft.messages import EpochEnd, SnapshotId
 from fastq_broker.raft.voters import ReplicaKey, Said, VoterSet
 

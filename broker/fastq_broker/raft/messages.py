@@ -7,8 +7,8 @@ listens, whatever else it says; an `error` other than 0 leaves the rest as made 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from fastq.values import NamedTuple
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter
 
 

@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
-from typing import NamedTuple
 
 from fastq.errors import FastqError, KafkaStorageError
+from fastq.values import NamedTuple
 from fastq_broker.log import failures
 from fastq_broker.log.files import is_shortage, passes
 from fastq_broker.log.log_dir import advice_for

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from fastq.protocol.messages import VotersRecord
 from fastq.protocol.uuid import ZERO_UUID
+from fastq.values import NamedTuple
 
 
 class ReplicaKey(NamedTuple):

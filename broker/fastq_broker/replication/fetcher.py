@@ -22,14 +22,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from fastq._native.fetch import FetchedPartition, FetchedResponse
 from fastq._native.records import iter_headers, read_header, verify_crc
 from fastq._native.wire import DecodeError
 from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaError, error_for_code
+from fastq.values import NamedTuple, Value
 from fastq_broker.log.files import UNREADABLE, passes
 from fastq_broker.replication.fetcher_session import FetchPlan, FollowerSession, Key, Position, Wanted
 from fastq_broker.replication.follower_log import FollowerLog, go_back, go_back_to_gap
@@ -105,8 +105,7 @@ class Followed:
         self.cut_to = -1
 
 
-@dataclass(frozen=True, kw_only=True)
-class FetcherConfig:
+class FetcherConfig(Value, kw_only=True):
     """Who follows, and Kafka's `replica.fetch.wait.max.ms`, `.min.bytes`, `.max.bytes`, `.response.max.bytes`, `.backoff.ms`."""
 
     replica_id: int

@@ -16,7 +16,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastq.config import ClientConfig
 from fastq.errors import FastqError
@@ -24,6 +24,7 @@ from fastq.metadata import Node
 from fastq.net.aio import AsyncDriver
 from fastq.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from fastq.protocol.messages import ApiVersionsRequest
+from fastq.values import NamedTuple
 from fastq_broker.log import failures
 from fastq_broker.replication.fetcher import (
     AwaitDurable,

@@ -7,7 +7,9 @@ all partitions. A leader may keep none; then each fetch names all. Source: Fetch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from fastq.values import NamedTuple
 
 Key: TypeAlias = "tuple[bytes, int]"
 """A partition as Fetch names it: topic id and number."""

@@ -10,8 +10,9 @@ Sources: Replica, ReplicaState, PartitionState.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
+from fastq.values import NamedTuple
 from fastq_broker.controller.image import UNASSIGNED_DIRECTORY
 
 UNKNOWN_OFFSET: Final = -1

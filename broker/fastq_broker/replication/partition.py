@@ -16,9 +16,10 @@ Source: Partition.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fastq.errors import ErrorCode
+from fastq.values import NamedTuple
 
 from .isr import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, Follower, Isr, IsrChange
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq.values import NamedTuple
 
 from .transaction import Partition
 from .verification import Operation, Refusals

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from fastq.errors import KafkaError
+from fastq.values import NamedTuple
 
 Done = Callable[["KafkaError | None"], None]
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fastq.errors import ErrorCode, FastqError, KafkaError, error_for_code
 from fastq.protocol.messages import WriteTxnMarkersRequest
+from fastq.values import NamedTuple
 from fastq_broker.cluster.peers import PeerQueues
 
 from .marker import Done, Marker

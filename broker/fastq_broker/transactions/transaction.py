@@ -12,10 +12,10 @@ Source: TransactionCoordinator, TransactionMetadata.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq.values import Value, replace
 
 from .states import COMPLETED, DECIDED, NEXT, SETTLED, TransactionState
 
@@ -33,8 +33,7 @@ class IllegalTransition(RuntimeError):
     """A transition that the table does not have: a mistake of the coordinator, never of a client."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(Value):
     """The state of a transactional id.
 
     `partitions`: those of the open transaction, or those that still need a marker. Times are ms since 1970, -1 for none.
