@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from consumer_protocol_harness import Harness, T
 
 from fastq import Consumer
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -34,6 +35,38 @@ def test_a_member_that_has_lost_its_place_is_named_by_it_until_it_has_another() 
         assert member.who == GroupMetadata("g"), "it joins as nobody"
         member.leave("the test")
         assert session.group_metadata() == GroupMetadata("g")
+
+
+@pytest.mark.parametrize("how", ["too slow", "fenced", "told by a commit", "given up"])
+def test_a_member_of_the_consumer_protocol_is_named_by_the_epoch_that_it_has_lost(how: str) -> None:
+    harness = Harness()
+    with Consumer("t", group_id="g", bootstrap_servers="127.0.0.1:1") as consumer:
+        session = consumer._group
+        assert session is not None
+        session.membership = member = harness.member
+        harness.join("t", assigned={T: [0]}, epoch=9)
+        place = GroupMetadata("g", 9, member.member_id)
+        assert session.group_metadata() == place
+        if how == "too slow":
+            member.overdue()
+        elif how == "told by a commit":
+            member.lost_generation(ErrorCode.UNKNOWN_MEMBER_ID)
+        else:
+            harness.later()
+            harness.beat()
+            code = ErrorCode.FENCED_MEMBER_EPOCH if how == "fenced" else ErrorCode.GROUP_AUTHORIZATION_FAILED
+            harness.answer(code)
+        assert session.group_metadata() == place, "a generation of -1 is taken by the coordinator of an empty group"
+        assert member.generation == -1, "it joins with nothing"
+        if how == "given up":
+            return
+        member.poll(harness.now)
+        harness.carry_out()
+        harness.later()
+        harness.beat()
+        assert session.group_metadata() == place, "not before it has another"
+        harness.answer(epoch=12, assigned={T: [0]})
+        assert session.group_metadata() == GroupMetadata("g", 12, member.member_id)
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,9 @@ class ConsumerProtocolMembership:
     """One member; `Membership` has the contract.
 
     Invariants: `_owned` is what the application reads, `owned` the same by name; they change only by a change that was carried
-    out. `epoch` is that of the last answer, 0 when it is to join. `state` moves along TRANSITIONS. Thread rule: under the
-    driver's lock, or in its loop. `assignor`: the server-side assignor it wants ("uniform", "range"); None: the group's own.
+    out. `epoch` is that of the last answer, 0 when it is to join; `lost` has the one before then. `state` moves along
+    TRANSITIONS. Thread rule: under the driver's lock, or in its loop. `assignor`: the server-side assignor it wants ("uniform",
+    "range"); None: the group's own.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class ConsumerProtocolMembership:
         self.metadata = metadata
         self.assignor = assignor
         self.member_id = uuid_to_str(random_uuid(rng))
-        self.lost: GroupMetadata | None = None  # never: it keeps its id
+        self.lost: GroupMetadata | None = None
         self.group_topics = ()  # the coordinator divides them
         self.epoch = JOIN_EPOCH
         self.state = State.UNSUBSCRIBED
@@ -448,7 +449,7 @@ class ConsumerProtocolMembership:
         self.coordinator.came_through(KEPT if self.epoch else JOINED, now)
         if response.member_id:
             self.member_id = response.member_id
-        self.epoch = response.member_epoch
+        self.epoch, self.lost = response.member_epoch, None
         self.interval_s = max(0.01, response.heartbeat_interval_ms / 1000)
         if self.state is State.JOINING:
             self._due = now + self.interval_s
@@ -585,6 +586,8 @@ class ConsumerProtocolMembership:
         self._change, self._changing = None, frozenset()
 
     def _forget(self) -> None:
+        if self.epoch > 0:
+            self.lost = self.who
         self.epoch = JOIN_EPOCH
         self._said = _Said()
         self._target = None

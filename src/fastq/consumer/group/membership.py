@@ -82,7 +82,7 @@ class Membership(Protocol):
         """The generation of the group that it is in, or its member epoch; -1 (0) when in none."""
 
     lost: GroupMetadata | None
-    """What it was in the generation that it has lost, until it is in another; None where its id outlives that."""
+    """What it was in the generation that it has lost, until it is in another."""
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
