@@ -65,6 +65,9 @@ cdef extern from *:
     void fastq_install_send(PyTypeObject* type, fastq_send_function function)
 
 
+cdef object current_task = None
+
+
 cdef tuple decode_headers(const uint8_t* p, const uint8_t* end, int32_t count):
     """The headers that parse_record found well-formed, as a tuple of (str, bytes or None)."""
     cdef CRecordHeader header
@@ -90,8 +93,9 @@ cdef class Record:
 
     topic, partition, offset: where it is. timestamp_ms: milliseconds since 1970, -1 when it has none. timestamp_type: 0
     set by the producer, 1 by the broker at append, -1 none. key, value: bytes (or what a deserializer made of them, which is not
-    to hold its record: the garbage collector does not look into records), None when null. headers: a tuple of (str, bytes or None), decoded when first touched. leader_epoch: of the leader that
-    appended it, -1 when unknown. Records are equal when all of it is but the leader epoch; hashed by their place.
+    to hold its record: the garbage collector does not look into records), None when null. headers: a tuple of (str, bytes or
+    None), decoded when first touched. leader_epoch: of the leader that appended it, -1 when unknown. Records are equal when all
+    of it is but the leader epoch; hashed by their place.
     """
 
     __class_getitem__ = classmethod(GenericAlias)
@@ -361,7 +365,8 @@ cdef class AsyncRecordIterator:
     advance: an async function, called with the chunk that has ended, or with the one in use after RECORDS_PER_TURN records (it
     lets the event loop run then); answers as RecordIterator's. Cancelling an `await` of it takes no record. It is called too
     when `transform` raised LoadingWouldBlock, and has to load what that names; the record comes again.
-    Invariant: `pending` is the running `advance` coroutine, or None. Thread rule: the event loop's; one task awaits at a time.
+    Invariant: `pending` is the running `advance` coroutine, or None, and `waiting` the task that began it. Thread rule: the event loop's;
+    one task awaits at a time.
     """
 
     cdef object __weakref__
@@ -369,6 +374,7 @@ cdef class AsyncRecordIterator:
     cdef object advance
     cdef object transform
     cdef object pending
+    cdef object waiting
     cdef int budget
     cdef Progress progress
 
@@ -386,12 +392,12 @@ cdef class AsyncRecordIterator:
         return self
 
     def __anext__(self):
-        if self.pending is not None:
-            refuse_another()
-        return self
+        # Nothing is raised here: the interpreter's `anext` with a default does not look for it, and crashes.
+        return self if self.pending is None else _refused()
 
     def __await__(self):
-        if self.pending is not None:
+        # The task that waits comes again at each of its turns, where `anext` was given a default; a collection closes without any.
+        if self.pending is not None and task_of_now() not in (self.waiting, None):
             refuse_another()
         return self
 
@@ -430,7 +436,7 @@ cdef class AsyncRecordIterator:
 
     cdef object finish(self, object chunk, int* done):
         """`advance` has answered: go on with its chunk, or end."""
-        self.pending = None
+        self.pending = self.waiting = None
         self.budget = RECORDS_PER_TURN
         self.chunk = chunk
         if chunk is None:
@@ -448,12 +454,12 @@ cdef class AsyncRecordIterator:
                 done[0] = 1
                 return record
             self.pending = self.advance(self.chunk)
+            self.waiting = task_of_now()
             value = None
         try:
             status = PyIter_Send(self.pending, value, &result)
         except BaseException:
-            self.pending = None
-            self.chunk = None
+            self.pending = self.waiting = self.chunk = None
             raise
         answer = <object>result
         drop_reference(result)       # PyIter_Send gave a reference of its own; `answer` holds another
@@ -482,8 +488,7 @@ cdef class AsyncRecordIterator:
         except StopIteration as stop:
             answer = self.finish(stop.value, &done)
         except BaseException:
-            self.pending = None
-            self.chunk = None
+            self.pending = self.waiting = self.chunk = None
             raise
         if done:
             raise StopIteration(answer)
@@ -492,10 +497,20 @@ cdef class AsyncRecordIterator:
     def close(self):
         """Part of the awaitable protocol."""
         pending = self.pending
-        self.pending = None
-        self.chunk = None
+        self.pending = self.waiting = self.chunk = None
         if pending is not None:
             pending.close()
+
+
+cdef object task_of_now():
+    """The task that runs; None where none does."""
+    global current_task
+    if current_task is None:
+        from asyncio import current_task
+    try:
+        return current_task()
+    except RuntimeError:
+        return None
 
 
 cdef int refuse_another() except -1:
@@ -509,6 +524,11 @@ cdef int refuse_another() except -1:
 
 cdef object send_step(object self, object value, int* done):
     return (<AsyncRecordIterator>self).step(value, done)
+
+
+async def _refused():
+    """`refuse_another` to whoever awaits this."""
+    refuse_another()
 
 
 fastq_install_send(<PyTypeObject*>AsyncRecordIterator, send_step)

@@ -7,6 +7,7 @@ import pickle
 import random
 import struct
 import zlib
+from collections.abc import Awaitable
 
 import pytest
 from consume_support import batch_rows, drain, fetched
@@ -521,6 +522,48 @@ def test_two_tasks_do_not_wait_for_one_iterator() -> None:
         again.cancel()
 
     asyncio.run(run())
+
+
+def test_anext_with_a_default_waits_over_several_turns() -> None:
+    """The interpreter asks for the iterator of its awaitable at each of its resumptions."""
+
+    async def run() -> None:
+        chunks = [fetched(batch(0))]
+        iterator = async_iterator(chunks, 0.001)
+        seen = [await anext(iterator, None) for _ in range(4)]
+        assert [None if record is None else record.offset for record in seen] == [0, 1, 2, None]
+        waiting = asyncio.create_task(default_of(iterator))
+        await asyncio.sleep(0)
+        with pytest.raises(ConcurrentModification, match="another task waits"):
+            await default_of(iterator)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        chunks.append(fetched(batch(3)))
+        record = await anext(iterator, None)
+        assert record is not None and record.offset == 3
+
+    asyncio.run(run())
+
+
+def test_two_awaitables_of_one_iterator_are_not_awaited_by_two_tasks() -> None:
+    async def run() -> None:
+        iterator = async_iterator([fetched(batch(0))], 0.001)
+        both = [of(anext(iterator)) for _ in range(2)]
+        first, second = await asyncio.gather(*both, return_exceptions=True)
+        assert isinstance(first, Record) and first.offset == 0
+        assert isinstance(second, ConcurrentModification)
+        assert (await anext(iterator)).offset == 1
+
+    asyncio.run(run())
+
+
+async def of(awaitable: Awaitable[object]) -> object:
+    return await awaitable
+
+
+async def default_of(iterator: AsyncRecordIterator) -> object:
+    return await anext(iterator, None)
 
 
 async def anext_of(iterator: AsyncRecordIterator) -> object:
