@@ -464,14 +464,14 @@ cdef class Accumulator(BatchOwner):
         cdef Batch other
         if batch.state_ != BATCH_IN_FLIGHT:     # an answer that failed halfway is told as an error too: it is there already
             return
-        self.land(batch)
-        batch.state_ = BATCH_READY
         if batch.base_sequence >= 0:
             for other in partition.queue:
                 if other.base_sequence < 0 or not _before(other, batch):
                     break
                 place += 1
         partition.queue.insert(place, batch)
+        self.land(batch)
+        batch.state_ = BATCH_READY
         self.mark_ready(partition)
 
     cdef int land(self, Batch batch) except -1:
@@ -488,28 +488,31 @@ cdef class Accumulator(BatchOwner):
         Halves with a codec are CLOSING: the caller compresses them. MemoryError: the batch is in the queue as it was.
         """
         cdef PartitionState partition = batch.partition
+        cdef dict incomplete
+        cdef Batch child
         self.requeue(batch)
-        place = partition.queue.index(batch)
-        children = batch.split(decompressor)
-        del partition.queue[place]
-        for child in reversed(children):
-            partition.queue.insert(place, child)
-        del self.incomplete[batch]
-        for child in children:
-            self.incomplete[child] = None
-        ordered = []
-        while len(ordered) != len(self.incomplete):     # a collection may run here, and send
-            ordered = sorted(self.incomplete, key=_age)
-        for child in ordered:
-            del self.incomplete[child]
-            self.incomplete[child] = None
+        cdef list halves = batch.halve(decompressor)
+        try:
+            while True:     # a collection may run here, and send
+                queue = deque(with_halves(partition.queue, batch, halves))
+                incomplete = dict.fromkeys(with_halves(self.incomplete, batch, halves))
+                if len(queue) == len(partition.queue) + 1 and len(incomplete) == len(self.incomplete) + 1:
+                    break
+        except BaseException:
+            for child in halves:
+                child.release()
+            raise
+        partition.queue = queue
+        self.incomplete = incomplete
+        batch.give_to(halves)
         self.attention = True
-        return children
+        return halves
 
     def complete(self, Batch batch, object error=None, int64_t base_offset=-1, int64_t log_append_time_ms=-1):
-        """Give a batch its fate: acknowledged, or failed with `error`. A second call for the same batch does nothing."""
+        """Give a batch its fate: acknowledged, or failed with `error`. A second call for the same batch does nothing, nor one for a
+        batch that was split: its halves have theirs."""
         cdef PartitionState partition = batch.partition
-        if batch.state_ == BATCH_DONE:
+        if batch.state_ == BATCH_DONE or batch.children is not None:
             return
         if batch.state_ == BATCH_IN_FLIGHT:
             self.land(batch)
@@ -581,5 +584,9 @@ cdef bint _before(Batch a, Batch b) noexcept:
     return ((<uint32_t>b.base_sequence - <uint32_t>a.base_sequence) & 0x7FFFFFFF) < 0x40000000
 
 
-def _age(Batch batch):
-    return batch.created_s
+cdef list with_halves(object batches, Batch batch, list halves):
+    """`batches`, with the halves of one in its place."""
+    cdef list found = list(batches)
+    cdef Py_ssize_t place = found.index(batch)
+    found[place:place + 1] = halves
+    return found

@@ -67,6 +67,7 @@ cdef class Batch:
     cdef void seal(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint transactional) noexcept
     cdef int take_payload(self, bytes payload, Py_ssize_t size) except -1
     cdef Batch leaf(self, int32_t* index)
+    cdef int give_to(self, list halves) except -1
     cdef Batch new_child(self, Py_ssize_t size, list halves)
     cdef int copy_record(self, const CRecord* record) except -1
 

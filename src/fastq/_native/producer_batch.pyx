@@ -283,11 +283,11 @@ cdef class Batch:
             return batch.error, -1
         return None, batch.base_offset + index if batch.base_offset >= 0 else -1
 
-    def split(self, object decompressor):
-        """Two batches with half of the bytes each, in order, that carry this one's sequence on; for MESSAGE_TOO_LARGE.
+    def halve(self, object decompressor):
+        """Two batches with half of the bytes each, in order, that carry this one's sequence on, as a list; for MESSAGE_TOO_LARGE.
 
-        `decompressor(codec, data) -> bytes`. The batch must hold two records or more. Its callbacks and waiters stay
-        with it: it is DONE when both halves are. MemoryError: nothing was changed.
+        `decompressor(codec, data) -> bytes`. The batch must hold two records or more. Nothing of it is changed before the halves
+        are its own: `give_to`. Those with a codec are CLOSING: somebody is to compress them.
         """
         cdef bytes raw = None
         cdef const uint8_t* p = self.data + BATCH_OVERHEAD_BYTES
@@ -318,7 +318,6 @@ cdef class Batch:
             for child in halves:
                 child.release()
             raise
-        self.children = halves      # from here on a record's fate is that of its half
         for child in halves:
             if sequence >= 0:
                 child.producer_id = self.producer_id
@@ -327,12 +326,18 @@ cdef class Batch:
                 sequence = advance_sequence(sequence, child.count)
             child.codec = self.codec
             child.state_ = BATCH_READY if child.codec == 0 else BATCH_CLOSING
-        self.children_pending = len(self.children)
+        return halves
+
+    cdef int give_to(self, list halves) except -1:
+        """From here on a record's fate is that of its half. Callbacks and waiters stay: the batch is DONE when both halves are."""
+        self.children = halves
+        self.children_pending = <int>len(halves)
         self.release()
-        return list(self.children)
+        return 0
 
     cdef Batch new_child(self, Py_ssize_t size, list halves):
         cdef Batch child = Batch.__new__(Batch)
+        halves.append(child)
         child.accumulator = self.accumulator
         child.partition = self.partition
         child.parent = self
@@ -345,9 +350,8 @@ cdef class Batch:
         child.data = self.accumulator.pool.take(child.capacity, True)
         if child.data == NULL:
             raise MemoryError(f"{child.capacity} bytes to split a batch")
-        if halves:
+        if len(halves) > 1:
             child.first_in_parent = (<Batch>halves[0]).count
-        halves.append(child)
         return child
 
     cdef int copy_record(self, const CRecord* record) except -1:

@@ -396,8 +396,7 @@ class Sender:
                 self.accumulator.complete(batch)
             return
         if answer.throttle_time_ms > 0:
-            now = self.core.clock()
-            self.core.throttle(node_id, answer.throttle_time_ms / 1000, now)
+            self.core.throttle(node_id, answer.throttle_time_ms / 1000, self.core.clock())
         named = self._by_partition(answer)
         label = self.core.broker_label(node_id)
         for batch, place in zip(batches, places, strict=True):
@@ -463,8 +462,8 @@ class Sender:
             self._settle(batch, error, -1)
 
     def _settle(self, batch: Batch, error: FastqError, log_start_offset: int) -> None:
-        """Retry a batch or give it up."""
-        if batch.state == DONE:
+        """Retry a batch or give it up. One that was split is in its halves by now, whatever failed behind that."""
+        if batch.state == DONE or batch.children is not None:
             if self.settings.idempotent:
                 self.work = True
             return
@@ -530,7 +529,8 @@ class Sender:
             halves = self.accumulator.split(batch, _decompress)
         except MemoryError:  # it is refused once more, and split then
             logger.warning("%r is too large for its topic, and there is no memory to halve it: tried again", batch)
-            batch.retry_at_s = self.core.clock() + self._pause_s(batch)
+            pause_s = backoff_s(self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms, 1, self.core.random)
+            batch.retry_at_s = self.core.clock() + pause_s
             return
         logger.info("%r is too large for its topic: sent again in halves", batch)
         topic.batch_bytes_max = max(min(topic.batch_bytes_max, size_bytes) // 2, 1024)

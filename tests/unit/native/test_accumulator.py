@@ -472,6 +472,55 @@ def test_a_split_for_which_there_is_no_memory_changes_nothing():
     subprocess.run([sys.executable, "-c", SHORT], check=True, timeout=60)
 
 
+def test_a_split_that_an_allocation_fails_in_changes_nothing():
+    testcapi = pytest.importorskip(
+        "_testcapi", reason="this Python lacks what its own tests have for failing allocations"
+    )
+    outcomes = []
+    for at in range(1, 80):
+        core = Core(batch_size=2000, batch_size_max=2000)
+        deliveries = [core.send("t", b"%d" % i * 20) for i in range(100)]
+        core.accumulator.close_all()
+        partition = core.topic.partitions[0]
+        before = list(partition.queue)
+        batch = core.accumulator.take_head(partition)
+        batch.stamp(3, 0, 7)
+        data = b"".join(batch.buffers())
+        used = core.accumulator.pool.used_bytes
+        testcapi.set_nomemory(at, at + 1)
+        try:
+            core.accumulator.split(batch, None)
+        except MemoryError:
+            testcapi.remove_mem_hooks()
+            core.accumulator.requeue(batch)
+            assert list(partition.queue) == before and list(core.accumulator.incomplete) == before
+            assert batch.children is None and b"".join(batch.buffers()) == data
+            assert core.accumulator.pool.used_bytes == used
+        finally:
+            testcapi.remove_mem_hooks()
+        outcomes.append(batch.children is None)
+        parts = [batch] if batch.children is None else batch.children
+        assert list(partition.queue) == list(core.accumulator.incomplete) == [*parts, *before[1:]]
+        core.accumulator.abort(ValueError("expired"))
+        assert {str(each.exception(0)) for each in deliveries} == {"expired"}
+        assert (core.accumulator.pool.used_bytes, core.accumulator.buffered_records) == (0, 0)
+    assert any(outcomes) and not outcomes[-1]
+
+
+def test_a_batch_that_was_split_has_the_fate_of_its_halves_alone():
+    core = Core()
+    deliveries = [core.send("t", b"x" * 50) for _ in range(10)]
+    core.accumulator.close_all()
+    batch = core.accumulator.take_head(core.topic.partitions[0])
+    first, second = core.accumulator.split(batch, None)
+    core.accumulator.complete(batch, ValueError("the answer could not be handled"))
+    assert not batch.done and core.accumulator.buffered_records == 10
+    core.accumulator.complete(first, None, 40)
+    core.accumulator.complete(second, ValueError("refused"))
+    found = [each.exception(0) for each in deliveries]
+    assert found[: len(first)] == [None] * len(first) and {str(error) for error in found[len(first) :]} == {"refused"}
+
+
 def test_a_record_without_a_time_is_of_now_whatever_time_its_batch_begins_with():
     core = Core()
     now = time.time_ns() // 1_000_000

@@ -11,7 +11,7 @@ from fastq._native.accumulator import Accumulator
 from fastq._native.producer_core import SyncProducerCore
 from fastq._native.records import read_header
 from fastq.compression import compress
-from fastq.errors import DeliveryTimeout, InvalidTimestamp, MessageTooLarge
+from fastq.errors import DeliveryTimeout, InvalidTimestamp, MessageTooLarge, ProtocolError
 from fastq.producer import sender
 from fastq.producer.sender import Sender, SenderSettings
 from fastq.protocol.messages import InitProducerIdResponse
@@ -302,12 +302,13 @@ def test_too_large_a_batch_is_halved_until_it_fits():
 
 
 def test_halving_goes_on_once_there_is_memory_and_whatever_a_compressor_does(monkeypatch, caplog):
-    shortages, failures = [1] * 3, []
+    shortages, failures, tried_at = [1] * 3, [], []
     decompress = sender._decompress
 
     def short(codec, data):
         if shortages:
             shortages.pop()
+            tried_at.append(core.now)
             raise MemoryError
         return decompress(codec, data)
 
@@ -319,7 +320,7 @@ def test_halving_goes_on_once_there_is_memory_and_whatever_a_compressor_does(mon
 
     monkeypatch.setattr(sender, "_decompress", short)
     core = FakeCore(max_bytes=700)
-    bench = Bench(core, codec=4, batch_size=20000, compressor=failing)
+    bench = Bench(core, codec=4, batch_size=20000, compressor=failing, retry_backoff_ms=200, retry_backoff_max_ms=1000)
     values = [Random(i).randbytes(60) for i in range(50)]
     deliveries = [bench.send("t", value) for value in values]
     bench.accumulator.close_all()
@@ -327,9 +328,30 @@ def test_halving_goes_on_once_there_is_memory_and_whatever_a_compressor_does(mon
     failures += [1] * 2
     bench.drain()
     assert not shortages and not failures
+    assert all(later - earlier >= 0.16 for earlier, later in itertools.pairwise(tried_at)), "it pauses in between"
     assert values_of(core)[0] == values
     assert [d.result().offset for d in deliveries] == list(range(50))
     assert caplog.text.count("there is no memory to halve it") == 3 and caplog.text.count("is sent uncompressed") == 2
+
+
+def test_a_batch_is_not_called_delivered_where_its_answer_fails_behind_the_split(monkeypatch):
+    core = FakeCore(max_bytes=700)
+    bench = Bench(core, batch_size=20000, retries=0)
+    deliveries = [bench.send("t", b"%d" % i * 20) for i in range(50)]
+    was_split, failures = bench.sender.identity.was_split, [1]
+
+    def failing(batch, halves):
+        was_split(batch, halves)
+        if failures:
+            failures.pop()
+            bench.sender._failed([batch], ProtocolError("the answer could not be handled"))
+            assert not any(delivery.done() for delivery in deliveries)
+
+    monkeypatch.setattr(bench.sender.identity, "was_split", failing)
+    bench.drain()
+    assert not failures
+    assert [d.result().offset for d in deliveries] == list(range(50))
+    assert bench.accumulator.buffered_records == 0
 
 
 def test_one_record_too_large_for_the_topic_fails():
