@@ -32,6 +32,7 @@ cdef enum:
     WALK_DONE = 0
     WALK_LIMIT = 1                   # a record at or above the limit: left for later
     WALK_MALFORMED = 2
+    WALK_BELOW = 3                   # a record below the one before it, which nobody is given: what follows it is another span
 
 
 cdef int measure(BatchSpan* batch, int64_t rows_max, int64_t limit, int64_t* position) noexcept nogil:
@@ -53,7 +54,8 @@ cdef int measure(BatchSpan* batch, int64_t rows_max, int64_t limit, int64_t* pos
             return WALK_MALFORMED
         offset = batch.span.base_offset + r.offset_delta
         if offset < position[0]:
-            return WALK_MALFORMED
+            status = WALK_BELOW
+            break
         if offset >= limit:
             status = WALK_LIMIT
             break
@@ -141,7 +143,7 @@ cdef class ConsumerBatch:
             with nogil:
                 status = measure(batch, rows_max, chunk.limit, &position)
         if status == WALK_MALFORMED:
-            chunk.corrupt(f"a record of the batch at offset {chunk.span.base_offset} is malformed or out of order")
+            chunk.corrupt(f"a record of the batch at offset {chunk.span.base_offset} is malformed")
         if status == WALK_DONE and batch.totals.rows == batch.span.count and batch.span.p != batch.span.end:
             chunk.corrupt(f"bytes follow the last record of the batch at offset {chunk.span.base_offset}")
         if batch.totals.rows > 0:

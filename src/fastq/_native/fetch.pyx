@@ -123,6 +123,8 @@ cdef void scan_batches(FetchedPartition part, const uint8_t* p, const uint8_t* e
         status = parse_header(p, end, &h)
         if status == HEADER_OK:
             size = LOG_OVERHEAD_BYTES + <int64_t>h.batch_length
+            if h.last_offset_delta < 0:
+                break
             following = h.base_offset + h.last_offset_delta
             part.last_leader_epoch = h.partition_leader_epoch
         elif status == HEADER_OLD_MAGIC:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastq._native.records import iter_headers
 from fastq.admin.config import AdminConfig
-from fastq.errors import FastqError, LeaderNotAvailable, UnknownServerError, error_for_code
+from fastq.errors import CorruptMessage, FastqError, LeaderNotAvailable, UnknownServerError, error_for_code
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import Side
 from fastq.net.client import BlockingClient
@@ -223,6 +223,13 @@ def _read(tp: TopicPartition, asked: Wanted, data: m.FetchResponse.PartitionData
     epochs: list[tuple[int, int]] = []
     try:
         for position, header in iter_headers(records):
+            if header.last_offset < header.base_offset:
+                return CorruptMessage(
+                    f"what the source has at offset {next_offset} is a batch from {header.base_offset} to last offset {header.last_offset}",
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    hint="The log of the source's broker is damaged: have it copied anew from another replica",
+                )
             if header.last_offset < asked.offset:
                 continue
             if begin < 0:

@@ -12,6 +12,7 @@ from consumer_fakes import SocketCluster
 from consumer_on_sockets import async_consumer, consumer, fill, in_order
 
 from fastq import AsyncConsumer, Consumer, TopicPartition
+from fastq._native.crc32c import crc32c
 from fastq.errors import (
     ClientClosed,
     ConnectionRefused,
@@ -84,6 +85,19 @@ def test_corrupt_batch_is_raised_and_passed_by_a_seek(cluster: SocketCluster) ->
         reader.seek(("logs", 0), 4)
         log.entries[1].data = whole  # it was the wire, not the disk
         assert next(iter(reader)).offset == 4
+
+
+def test_a_batch_that_ends_before_it_begins_is_raised_and_not_waited_for(cluster: SocketCluster) -> None:
+    fill(cluster, partitions=1)
+    log = cluster.logs[TopicPartition("logs", 0)]
+    data = bytearray(log.entries[-1].data)
+    data[23:27] = (-4).to_bytes(4, "big", signed=True)
+    data[17:21] = crc32c(data[21:]).to_bytes(4, "big")
+    log.entries[-1].data = bytes(data)
+    with consumer(cluster, "logs") as reader:
+        before = reader.poll(timeout=5)
+        with pytest.raises(CorruptRecord, match=f"logs-0 at offset {len(before)}, .*last offset delta -4"):
+            reader.poll(timeout=5)
 
 
 def test_a_deserialization_error_behind_other_records_waits_for_the_next_call(cluster: SocketCluster) -> None:

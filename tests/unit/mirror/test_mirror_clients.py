@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from fastq.errors import LeaderNotAvailable
+from fastq._native.records import build_batch
+from fastq.errors import CorruptMessage, LeaderNotAvailable
 from fastq.metadata import TopicPartition
 from fastq.mirror import mirror as mirror_module
 from fastq.mirror import source_reader, target_writer
@@ -15,6 +16,7 @@ from fastq.mirror.lane import Counts
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.source_reader import SourceReader, Wanted
 from fastq.mirror.target_writer import Ask, TargetWriter, divided
+from fastq.protocol.messages import FetchResponse
 
 NOBODY = Side("A", {"bootstrap_servers": "127.0.0.1:1"}, {}, {})
 
@@ -36,6 +38,15 @@ def test_leaders_are_asked_for_under_the_drivers_lock(monkeypatch: pytest.Monkey
     client.close()
     assert isinstance(answer, LeaderNotAvailable)
     assert owned == [True, True], "once for the leaders that are not known, once for what was refused"
+
+
+def test_a_batch_of_the_source_that_ends_before_it_begins_is_an_error() -> None:
+    batch = build_batch([(1, None, b"v")] * 3, base_offset=10)
+    batch[23:27] = (-4).to_bytes(4, "big", signed=True)
+    data = FetchResponse.PartitionData(high_watermark=20, records=bytes(batch))
+    answer = source_reader._read(TopicPartition("t", 3), Wanted(bytes(16), 10), data)
+    assert isinstance(answer, CorruptMessage)
+    assert "topic t, partition 3" in str(answer) and "last offset 6" in str(answer)
 
 
 def test_what_is_asked_of_a_node_goes_in_requests_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

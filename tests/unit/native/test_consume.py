@@ -477,9 +477,9 @@ def test_a_record_comes_not_again_behind_those_that_were_taken_since(codec: int)
     assert drain(chunk) == [] and chunk.position == 3
 
 
-def framed(records: bytes, base: int = 0, last_delta: int = 0) -> bytes:
-    """A batch of one record, as another client may write it."""
-    after = struct.pack(">hiqqqhii", 0, last_delta, T0, T0, -1, -1, -1, 1) + records
+def framed(records: bytes, base: int = 0, last_delta: int = 0, count: int = 1) -> bytes:
+    """A batch of `count` records, as another client may write it."""
+    after = struct.pack(">hiqqqhii", 0, last_delta, T0, T0, -1, -1, -1, count) + records
     return struct.pack(">qi", base, len(after) + 9) + struct.pack(">ibI", 0, 2, crc32c(after)) + after
 
 
@@ -489,6 +489,38 @@ def test_headers_whose_count_takes_more_bytes_than_it_needs() -> None:
     (record,) = drain(fetched(data, 0))
     batch = collected(fetched(data, 0))
     assert record.headers == batch[0].headers == batch.headers[0] == (("h", b"x"),)
+
+
+@pytest.mark.parametrize(("delta", "base"), [(-1, 0), (-5, 100), (-(2**31), 2**40)])
+def test_a_batch_that_ends_before_it_begins_is_corruption_and_not_the_end(delta: int, base: int) -> None:
+    body = bytes([0, 0, 0, 1, 2]) + b"v" + bytes([0])
+    bad = framed(bytes([2 * len(body)]) + body, base, delta)
+    chunk = fetched(bad, base)
+    assert not chunk.exhausted
+    with pytest.raises(CorruptRecord, match=f"last offset delta {delta}"):
+        chunk.take(1)
+    chunk = fetched(batch(base) + resealed(bad, 0, struct.pack(">q", base + 3)), base)
+    assert (len(drain(chunk)), chunk.position, chunk.exhausted) == (3, base + 3, True), "the next fetch begins with it"
+
+
+@pytest.mark.parametrize("deltas", [(0, 5, 3, 6), (3, 2, 1, 0), (2, 2, 2), (0, 2, 1), (4, 0, 5, 1, 6)])
+def test_records_whose_offsets_do_not_ascend_are_passed_over_by_every_reader(deltas: tuple[int, ...]) -> None:
+    """As Apache Kafka's consumer does: what lies below the position is not handed out again."""
+    rows = [bytes([0, 0, 2 * delta, 1, 2, ord("a") + n, 0]) for n, delta in enumerate(deltas)]
+    data = framed(b"".join(bytes([2 * len(row)]) + row for row in rows), 10, max(deltas), len(rows))
+    expected, position = [], 10
+    for n, delta in enumerate(deltas):
+        if 10 + delta >= position:
+            expected.append((10 + delta, bytes([ord("a") + n])))
+            position = 11 + delta
+    following = batch(11 + max(deltas))
+    chunks = [fetched(data + following, 10) for _ in range(3)]
+    chunk = chunks[2]
+    iterated = list(RecordIterator(lambda ended: chunk if ended is None else None))
+    for found in (drain(chunks[0]), list(collected(chunks[1])), iterated):
+        assert [(record.offset, record.value) for record in found[:-3]] == expected
+        assert [record.offset for record in found[-3:]] == [11 + max(deltas) + n for n in range(3)]
+    assert {chunk.position for chunk in chunks} == {14 + max(deltas)}
 
 
 @pytest.mark.parametrize("delta", [4, 100, 2**31 - 1])
