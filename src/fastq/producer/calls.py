@@ -297,14 +297,16 @@ class ProducerCalls:
     def _abort_begun(self) -> None:
         """Sends that wait are of the transaction that is aborted."""
 
-    def _flush(self, timeout: float | None) -> Calls[None]:
+    def _flush(self, timeout: float | None, *, closing: bool = False) -> Calls[None]:
+        """Deliver what there is. closing: for the call that closes, which gives up what is left when it is cut short; any other waits until
+        that has its fate."""
         check_timeout(timeout)
         accumulator = self.accumulator
         if accumulator.slow & FORKED:
             self._parts.check_usable()
         end = None if timeout is None else time.monotonic() + timeout
         waiting = self._places_wanted()
-        if waiting() and not (yield Wait(lambda: bool(self._cut_short or not waiting()), timeout)):
+        if waiting() and not (yield Wait(lambda: bool((closing and self._cut_short) or not waiting()), timeout)):
             from fastq.words import counted
 
             left = waiting()
@@ -321,7 +323,7 @@ class ProducerCalls:
         def all_done() -> bool:
             while batches and batches[-1].done:
                 batches.pop()
-            return bool(self._cut_short or not batches)
+            return bool((closing and self._cut_short) or not batches)
 
         if not (yield Wait(all_done, None if end is None else max(end - time.monotonic(), 0.0))):
             left = sum(len(batch) for batch in batches)
@@ -352,7 +354,7 @@ class ProducerCalls:
                     self._abort_begun()
                     patience_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
                     yield Wait(lambda: bool(self._cut_short or transactions.settled), patience_s)
-                yield from self._flush(timeout)
+                yield from self._flush(timeout, closing=True)
             except WaitTimeout:
                 pass
             except BaseException as error:

@@ -68,6 +68,38 @@ def test_the_second_is_back_when_its_time_is_over(capfd):
     assert "closed with timeout=0.2" in str(delivery.exception())
 
 
+def test_a_flush_is_back_when_every_record_has_its_fate_where_a_close_is_cut_short():
+    producer = unreachable(delivery_timeout_ms=100_000)
+    delivery = producer.send("t", b"x")
+    found, entered = [], threading.Event()
+
+    def flush():
+        entered.set()
+        try:
+            producer.flush()
+        finally:
+            found.append(delivery.done())
+
+    flushing = threading.Thread(target=flush, daemon=True)
+    flushing.start()
+    while not (entered.is_set() and producer._waiting):
+        time.sleep(0.01)
+    shut_down, may_end = producer._shut_down, threading.Event()
+
+    def held_up(why):
+        assert may_end.wait(10)
+        shut_down(why)
+
+    producer._shut_down = held_up
+    first = Closing(producer)
+    threading.Timer(1.0, may_end.set).start()
+    producer.close(0)
+    flushing.join(10)
+    first.join(10)
+    assert found == [True]
+    assert isinstance(delivery.exception(), ClientClosed)
+
+
 def test_a_callback_and_the_closing_thread_do_not_wait_for_themselves():
     producer = unreachable()
     closed = []
@@ -107,6 +139,27 @@ def test_tasks(timeout):
         with pytest.raises(UndeliveredRecords):
             await asyncio.wait_for(first, 10)
         await producer.close()
+
+    asyncio.run(main())
+
+
+def test_a_task_that_flushes_is_back_when_every_record_has_its_fate():
+    async def main():
+        producer = unreachable(AsyncProducer, delivery_timeout_ms=100_000)
+        delivery = await producer.send("t", b"x")
+        found = []
+
+        async def flush():
+            await producer.flush()
+            found.append(delivery.done())
+
+        flushing = asyncio.ensure_future(flush())
+        await asyncio.sleep(0)
+        first = asyncio.ensure_future(producer.close())
+        await asyncio.sleep(0)
+        producer._end_at_once("the test")
+        await asyncio.gather(flushing, first)
+        assert found == [True]
 
     asyncio.run(main())
 
