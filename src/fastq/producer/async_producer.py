@@ -452,7 +452,17 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2)
 
     def _close_at_exit(self) -> None:
-        """The producer or the program ends without close(): the loop is gone, so all that is left is to say what was lost, once."""
+        """The producer or the program ends without close(): what the loop of a daemon thread is closing is waited for, as long as that may
+        take. Else the loop is gone, and all that is left is to say what was lost, once."""
+        try:
+            if self._closing and self._loop is not None and self._loop.is_running():
+                config = self.config  # an open transaction is aborted, and what waits for its place is delivered
+                self._over.wait((2 * config.delivery_timeout_ms + config.max_block_ms) / 1000)
+        finally:
+            if not self._over.is_set():
+                self._tell_lost()
+
+    def _tell_lost(self) -> None:
         self._closing = True
         self._over.set()
         self.accumulator.slow |= CLOSED

@@ -188,6 +188,40 @@ def test_a_program_ends_once_its_records_are_delivered(shared_broker, make_topic
     assert done.stderr == ""
 
 
+CLOSED_IN_A_DAEMON_S_LOOP = """
+    import time
+    producers = []
+    def work():
+        async def main():
+            producer = made(%s)
+            deliveries = [await producer.send(topic, b"%%d" %% n) for n in range(100)]
+            deliveries[0].add_done_callback(lambda _: time.sleep(0.5))
+            producers.append(producer)
+            await producer.close()
+        asyncio.run(main())
+    threading.Thread(target=work, daemon=True).start()
+    while not (producers and producers[0]._closing):
+        time.sleep(0.001)
+"""
+
+
+def test_a_program_ends_once_the_records_of_a_closing_asyncio_producer_are_delivered(shared_broker, make_topic):
+    servers = str(shared_broker.bootstrap_servers)
+    topic = make_topic(servers, 1)
+    done = run(servers, topic, CLOSED_IN_A_DAEMON_S_LOOP % "batch_size=100", "AsyncProducer")
+    assert (count(servers, topic), done.stderr) == (COUNT, "")
+
+
+def test_a_program_ends_once_what_a_closing_asyncio_producer_has_lost_is_told():
+    options = "linger_ms=0, delivery_timeout_ms=2000, request_timeout_ms=1000, max_block_ms=500"
+    program = CLOSED_IN_A_DAEMON_S_LOOP.replace(
+        "deliveries =", "producer.accumulator.update_topic(topic, 1)\n            deliveries ="
+    )
+    done = run("127.0.0.1:1", "t", program % options, "AsyncProducer")
+    assert "100 of its records were not delivered" in done.stderr
+    assert "was not closed" not in done.stderr
+
+
 def test_a_program_ends_once_what_was_lost_is_told():
     program = f"""
     producer = made(linger_ms=0, delivery_timeout_ms=2000, request_timeout_ms=1000)
