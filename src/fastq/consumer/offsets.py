@@ -12,7 +12,7 @@ from typing import Any
 
 from fastq.consumer.effects import Outgoing
 from fastq.errors import ErrorCode, FastqError, LeaderNotAvailable, UnknownTopicOrPartition, error_for_code
-from fastq.metadata import ClusterMetadata, TopicPartition
+from fastq.metadata import ClusterMetadata, TopicMetadata, TopicPartition
 from fastq.net.diagnosis import no_leader
 from fastq.net.troubles import Troubles
 from fastq.protocol.messages import (
@@ -108,11 +108,21 @@ def unknown_topic(name: str) -> UnknownTopicOrPartition:
     return UnknownTopicOrPartition("no broker knows the topic; create it, or look at its name", topic=name)
 
 
+def _refusal_by(topic: TopicMetadata, partition: int) -> FastqError | None:
+    """Why offsets of the partition cannot be asked for, as the metadata has its topic; None where they can, or may soon."""
+    if topic.error == 0 and not 0 <= partition < len(topic.partitions):
+        what = f"there is no such partition: the topic has {len(topic.partitions)}"
+        return UnknownTopicOrPartition(what, topic=topic.name, partition=partition)
+    error = error_for_code(topic.error, topic=topic.name, api="Metadata") if topic.error else None
+    return None if error is None or error.retriable else error
+
+
 class OffsetQuery:
     """Where some points in time lie, in the logs of some partitions.
 
     Invariants: `missing` are the partitions without an answer, each in at most one request on its way. Finished when nothing is
-    missing, or with `error`. What may pass is told of by `troubles` when it lasts; that a topic is not there is an error by then.
+    missing, or with `error`. What may pass is told of by `troubles` when it lasts; that a topic is not there is an error by then, and what
+    the metadata refuses once it was answered anew: a topic may have been allowed since, or have got partitions.
     """
 
     API = LIST_OFFSETS_API
@@ -131,6 +141,7 @@ class OffsetQuery:
         self.error: FastqError | None = None
         self.wants_metadata: str | None = None
         self._read_committed = read_committed
+        self._answers_before = metadata.answers
         self._asked: set[TopicPartition] = set()
         self._retry_at = 0.0
         self._unknown_since: dict[str, float] = {}
@@ -168,14 +179,11 @@ class OffsetQuery:
             if tp not in self._asked:
                 leader = self.metadata.leader(*tp)
                 topic = self.metadata.topic(tp.topic)
-                if topic is not None and topic.error == 0 and not 0 <= tp.partition < len(topic.partitions):
-                    self.error = UnknownTopicOrPartition(
-                        f"there is no such partition: the topic has {len(topic.partitions)}",
-                        topic=tp.topic,
-                        partition=tp.partition,
-                    )
-                elif topic is not None and topic.error and not error_for_code(topic.error).retriable:
-                    self.error = error_for_code(topic.error, topic=tp.topic, api="Metadata")
+                refusal = None if topic is None else _refusal_by(topic, tp.partition)
+                if refusal is not None and self.metadata.answers > self._answers_before:
+                    self.error = refusal
+                elif refusal is not None:
+                    self._again(now, f"{tp} was refused before")
                 elif leader is None:
                     self.wants_metadata = f"{tp} has no known leader"
                     self._passing(tp, partial(no_leader, self.metadata, *tp), LeaderNotAvailable, now)

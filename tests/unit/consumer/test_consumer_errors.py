@@ -219,6 +219,23 @@ def test_a_partition_of_which_others_have_heard_first_is_no_error(cluster: Socke
         assert [record.value for record in reader.poll(timeout=5)] == [b"new"]
 
 
+def test_offsets_are_not_refused_by_what_the_metadata_said_before(cluster: SocketCluster) -> None:
+    fill(cluster)
+    tps = [TopicPartition("logs", index) for index in range(3)]
+    with consumer(cluster, "logs", retry_backoff_ms=10) as reader:
+        cluster.bad_topics["logs"] = 29
+        with pytest.raises(TopicAuthorizationFailed):
+            reader.poll(timeout=5)
+        with pytest.raises(TopicAuthorizationFailed, match="logs"):
+            reader.end_offsets(tps[:1])
+        del cluster.bad_topics["logs"]  # an access control was added
+        assert reader.end_offsets(tps[:2]) == dict.fromkeys(tps[:2], 20)
+        with pytest.raises(UnknownTopicOrPartition, match="the topic has 2"):
+            reader.end_offsets(tps)
+        cluster.create("logs", 1)[2].append([(None, b"new")])
+        assert reader.end_offsets(tps) == {tps[0]: 20, tps[1]: 20, tps[2]: 1}
+
+
 def test_an_error_of_a_partition_is_raised_once(cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cluster)
     refuse = cluster._refusal

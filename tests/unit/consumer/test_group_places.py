@@ -16,7 +16,8 @@ from fastq.consumer.group.membership import Subscription, subscription_of
 from fastq.consumer.offsets import OffsetQuery
 from fastq.consumer.topic_watch import TopicWatch
 from fastq.errors import ErrorCode, TopicAuthorizationFailed
-from fastq.metadata import ClusterMetadata, GroupMetadata, TopicMetadata, TopicPartition
+from fastq.metadata import ClusterMetadata, GroupMetadata, TopicPartition
+from fastq.protocol.messages import MetadataResponse
 
 TP = TopicPartition("t", 0)
 
@@ -132,10 +133,14 @@ def test_only_partitions_made_meanwhile_begin_at_their_beginning() -> None:
 
 def test_offsets_of_a_topic_that_one_may_not_see_are_refused_at_once() -> None:
     metadata = ClusterMetadata()
-    metadata.topics["t"] = TopicMetadata("t", error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    refused = MetadataResponse.MetadataResponseTopic(name="t", error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    metadata.update(MetadataResponse(topics=[refused]))
     troubles: Any = SimpleNamespace(failed=lambda *_, **__: None, forget=lambda *_: None)
     query = OffsetQuery(metadata, {TP: LATEST_TIMESTAMP}, False, troubles)
     assert query.requests(0.0, lambda node: True) == []
+    assert not query.finished and query.wants_metadata, "what was said before is asked for again"
+    metadata.update(MetadataResponse(topics=[refused]))
+    assert query.requests(1.0, lambda node: True) == []
     assert query.finished
     with pytest.raises(TopicAuthorizationFailed, match="topic t"):
         query.answers([TP])
