@@ -11,7 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fastq.arguments import int_of
@@ -253,10 +253,11 @@ class ClusterMetadata:
         self.generation += 1
         return True
 
-    def forget(self, topic: str) -> None:
-        """Drop a topic nobody watches any more."""
-        if topic in self.topics:
-            self._replace_topics({name: entry for name, entry in self.topics.items() if name != topic})
+    def forget(self, topics: Collection[str]) -> None:
+        """Drop topics that nobody watches any more."""
+        if not self.topics.keys().isdisjoint(topics):
+            gone = set(topics)
+            self._replace_topics({name: entry for name, entry in self.topics.items() if name not in gone})
             self.generation += 1
 
     def _replace_topics(self, topics: dict[str, TopicMetadata]) -> None:

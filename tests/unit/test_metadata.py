@@ -66,7 +66,7 @@ def test_errors_and_topics_that_went() -> None:
     assert metadata.topic("u") is not None
     metadata.update(answer(topic("t", (1, 0))), all_topics=True)
     assert metadata.topic("u") is None
-    metadata.forget("t")
+    metadata.forget(["t", "never there"])
     assert metadata.topics == {}
 
 

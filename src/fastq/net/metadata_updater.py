@@ -82,9 +82,7 @@ class MetadataUpdater:
 
     def unwatch(self, names: Iterable[str]) -> None:
         """Forget topics."""
-        for name in names:
-            if self._topics.pop(name, self) is not self:
-                self._forget(name)
+        self._forget([name for name in names if self._topics.pop(name, self) is not self])
 
     def keep(self, names: Collection[str]) -> None:
         """Forget the watched topics but these."""
@@ -98,6 +96,7 @@ class MetadataUpdater:
     def look_away(self, names: Collection[str]) -> None:
         """The end of one `look_at`. What is well stays known until the next answer: who looks often asks once."""
         self._looked_at.subtract(names)
+        bad = []
         for name in names:
             if self._looked_at[name] <= 0:
                 del self._looked_at[name]
@@ -105,11 +104,13 @@ class MetadataUpdater:
                 if found is not None and found.error == 0:
                     self._left.add(name)
                 else:
-                    self._forget(name)
+                    bad.append(name)
+        self._forget(bad)
 
-    def _forget(self, name: str) -> None:
-        if not (self._all_topics or self._needs(name)):
-            self._core.metadata.forget(name)
+    def _forget(self, names: Iterable[str]) -> None:
+        """Drop what is known of topics, unless somebody still needs them."""
+        if not self._all_topics:
+            self._core.metadata.forget([name for name in names if not self._needs(name)])
 
     def watch_all(self) -> None:
         """Ask for all topics from now on."""
@@ -211,8 +212,7 @@ class MetadataUpdater:
         self.answered = self.requests
         self.last_error, self.is_overdue, self._wanted_since = None, False, NEVER
         changed = core.metadata.update(response, all_topics=all_topics)
-        for name in self._left.union(asked):
-            self._forget(name)  # unless somebody still needs it
+        self._forget(self._left.union(asked))
         self._left.clear()
         if changed:
             core.metadata_changed(now)

@@ -7,8 +7,9 @@ import pytest
 
 from fastq import Admin, Consumer
 from fastq.consumer.topic_watch import TopicWatch
-from fastq.errors import InvalidTopic
+from fastq.errors import ErrorCode, InvalidTopic
 from fastq.metadata import TopicPartition
+from fastq.protocol.messages import MetadataResponse
 
 
 @pytest.fixture
@@ -38,6 +39,27 @@ def test_topics_that_were_assigned_are_not_watched_any_more(consumer):
     assert watched(consumer) == ["e"]
     consumer.unsubscribe()
     assert watched(consumer) == []
+
+
+@pytest.mark.parametrize("error", [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+def test_topics_are_forgotten_together(consumer, error):
+    """One by one each would cost what all of them do."""
+    metadata, updater = consumer._core.metadata, consumer._core.metadata_updater
+    names = [f"t{n}" for n in range(50)]
+    answer = MetadataResponse(
+        topics=[MetadataResponse.MetadataResponseTopic(name=name, error_code=error) for name in names]
+    )
+    consumer.assign([(name, 0) for name in names])
+    metadata.update(answer)
+    before = metadata.generation
+    consumer.unsubscribe()
+    assert (metadata.topics, metadata.generation) == ({}, before + 1)
+    updater.look_at(names)
+    metadata.update(answer)
+    before = metadata.generation
+    updater.look_away(names)
+    updater._done(1, MetadataResponse(), None, False, tuple(names))
+    assert (metadata.topics, metadata.generation) == ({}, before + 1)
 
 
 def test_a_topic_that_is_asked_about_is_neither_made_nor_watched_for_long(consumer):
