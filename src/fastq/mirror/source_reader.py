@@ -76,17 +76,21 @@ class Batch(NamedTuple):
 def leaders_of(client: BlockingClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """The nodes that lead them, as far as the cluster says so within LEADERS_S."""
     core, driver, wanted = client.core, client.driver, list(partitions)
+    topics = {tp.topic for tp in wanted}
 
     def known() -> bool:
         return all(core.metadata.leader(*tp) is not None for tp in wanted)
 
     with driver.lock:
-        core.watch_topics({tp.topic for tp in wanted})
-        if not known():
-            core.request_metadata_update("leaders of mirrored partitions are not known")
-            driver.wait_until(known, LEADERS_S)
-        found = ((tp, core.metadata.leader(*tp)) for tp in wanted)
-        return {tp: leader.node_id for tp, leader in found if leader is not None}
+        core.metadata_updater.look_at(topics)  # not for longer: one that is deleted would be asked for without an end
+        try:
+            if not known():
+                core.request_metadata_update("leaders of mirrored partitions are not known")
+                driver.wait_until(known, LEADERS_S)
+            found = ((tp, core.metadata.leader(*tp)) for tp in wanted)
+            return {tp: leader.node_id for tp, leader in found if leader is not None}
+        finally:
+            core.metadata_updater.look_away(topics)
 
 
 def ask_for_leaders(client: BlockingClient, reason: str) -> None:

@@ -234,7 +234,7 @@ class _CallRun:
             if core.metadata.controller is not None:
                 return core.metadata.controller_id
         elif isinstance(route, Leader):
-            core.watch_topics([route.topic])
+            self._operation.look_at(route.topic)
             leader = core.metadata.leader(route.topic, route.partition)
             if leader is not None:
                 return leader.node_id
@@ -273,7 +273,8 @@ class _CallRun:
 
 
 class OperationRun(Generic[T]):
-    """An operation under way; thread rule as the core's. `on_done(result, error)` is called once, unless it is cancelled."""
+    """An operation under way; thread rule as the core's. `on_done(result, error)` is called once, unless it is cancelled. Topics whose
+    leaders it needs are in the metadata until its end."""
 
     def __init__(
         self,
@@ -288,6 +289,7 @@ class OperationRun(Generic[T]):
         self._operation = operation
         self._on_done = on_done
         self._retries = 0
+        self._looked_at: set[str] = set()
         self._timeout_s = timeout_s
         self.deadline = core.clock() + timeout_s
         # A little later than the requests' own time-outs, whose errors say more.
@@ -342,6 +344,12 @@ class OperationRun(Generic[T]):
         for index, call in enumerate(calls):
             _CallRun(self, call, collect(index)).attempt(now)
 
+    def look_at(self, topic: str) -> None:
+        """The leader of a partition of this topic is needed."""
+        if topic not in self._looked_at:
+            self.core.metadata_updater.look_at([topic])
+            self._looked_at.add(topic)
+
     def held_up(self, error: FastqError, name: str, doing: str) -> None:
         """Nobody can answer now: it is tried again, and the log says so when that lasts."""
         self.last_error = error
@@ -376,4 +384,5 @@ class OperationRun(Generic[T]):
     def _clean_up(self) -> None:
         self._timer.cancel()
         self.core.troubles.forget(self)
+        self.core.metadata_updater.look_away(self._looked_at)
         self.core.on_close.pop(self, None)

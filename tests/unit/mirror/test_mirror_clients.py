@@ -35,6 +35,7 @@ def test_leaders_are_asked_for_under_the_drivers_lock(monkeypatch: pytest.Monkey
         answer = client.fetch({tp: Wanted(bytes(16), 0)}, 0)[tp]
     else:
         answer = client.ask({tp: Ask(bytes(16), "A/c/t")})[tp].error
+    assert list(core.metadata_updater.topics) == [], "one that is deleted meanwhile is not asked for without an end"
     client.close()
     assert isinstance(answer, LeaderNotAvailable)
     assert owned == [True, True], "once for the leaders that are not known, once for what was refused"

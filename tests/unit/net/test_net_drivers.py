@@ -372,6 +372,21 @@ def test_an_unknown_broker_and_an_unknown_topic(call: Caller, broker: FakeBroker
     assert caught.value.topic == "nope"
 
 
+def test_a_topic_is_watched_for_the_length_of_a_call(broker: FakeBroker) -> None:
+    """One that is deleted would be asked for without an end by a client that lives on."""
+    client = BlockingClient(ClientConfig.from_mapping({"bootstrap.servers": broker.address}))
+    updater = client.core.metadata_updater
+    try:
+        for _ in range(2):
+            client.call(Leader("logs", 2), MetadataRequest(topics=None))
+            assert list(updater.topics) == [] and client.core.metadata.topic("logs") is not None
+        with pytest.raises(UnknownTopicOrPartition):
+            client.call(Leader("nope", 0), MetadataRequest(topics=None), 0.5)
+        assert list(updater.topics) == [] and client.core.metadata.topic("nope") is None
+    finally:
+        client.close()
+
+
 def test_bad_tls_files() -> None:
     with pytest.raises(ConfigError, match=r"ssl_truststore_location=.*cannot be used"):
         BlockingClient(ClientConfig(security_protocol="SSL", ssl_truststore_location="/no/such/file.pem"))
