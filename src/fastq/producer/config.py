@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from math import ceil
 from typing import Any, ClassVar
 
 from fastq.callbacks import check_plain_methods
@@ -279,14 +280,15 @@ class ProducerConfig(ClientConfig):
             )
         if self.transactional_id == "":
             raise ConfigError("bad value for transactional_id: ''; allowed: None, or at least one character")
-        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
-            # As Kafka: a delivery_timeout_ms that was given must leave room for one request; a default one follows.
+        # As Kafka: a delivery_timeout_ms that was given must leave room for one request; a default one follows. Its own bound is enough.
+        least_ms = min(ceil(self.linger_ms + self.request_timeout_ms), INT32_MAX)
+        if self.delivery_timeout_ms < least_ms:
             if "delivery_timeout_ms" in self._given:
                 raise ConfigError(
                     f"bad value for delivery_timeout_ms: {self.delivery_timeout_ms}; allowed: at least linger_ms + "
-                    f"request_timeout_ms = {self.linger_ms + self.request_timeout_ms:g}"
+                    f"request_timeout_ms = {least_ms}"
                 )
-            self._set("delivery_timeout_ms", int(self.linger_ms + self.request_timeout_ms))
+            self._set("delivery_timeout_ms", least_ms)
         self._check_levels()
 
     def _check_levels(self) -> None:

@@ -341,6 +341,23 @@ def test_a_level_that_is_none(given, words):
         ProducerConfig.from_mapping(given)
 
 
+@pytest.mark.parametrize(
+    ("given", "follows_ms"),
+    [
+        ({}, 120_000),
+        ({"linger_ms": 0.5, "request_timeout_ms": 120_000}, 120_001),
+        ({"linger_ms": 2**31 - 1}, 2**31 - 1),
+        ({"linger_ms": 2**31 - 1, "request_timeout_ms": 2**31 - 1}, 2**31 - 1),
+        ({"delivery_timeout_ms": 2**31 - 1, "request_timeout_ms": 2**31 - 1}, 2**31 - 1),
+    ],
+)
+def test_a_delivery_timeout_is_bounded_as_kafkas_and_may_be_given_again(given, follows_ms):
+    config = ProducerConfig(**given)
+    assert config.delivery_timeout_ms == follows_ms
+    assert ProducerConfig(**config.as_dict()).as_dict() == config.as_dict()
+    assert ProducerConfig.from_mapping(config.as_dict()).as_dict() == config.as_dict()
+
+
 def test_what_nobody_has_given_follows():
     config = ProducerConfig(request_timeout_ms=200_000, linger_ms=0)
     assert config.delivery_timeout_ms == 200_000
