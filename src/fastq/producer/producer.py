@@ -578,6 +578,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
             self.accumulator.slow |= CLOSED
             lifetime.unregister(self)
             self._driver.close()  # nobody is in it: this was the only way there
+            self._over.set()
         else:
             holder.keep(self)
         warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2)

@@ -68,6 +68,25 @@ def test_one_that_has_sent_nothing_is_closed_at_once(shared_broker, make_topic, 
         assert driver._closed and not driver._sockets
 
 
+class ClosesItself(Producer):
+    """A class of a user's, whose end does what `close` does too."""
+
+    def __del__(self) -> None:
+        super().__del__()
+        self.close()
+
+
+def test_one_that_closes_itself_at_its_end_waits_for_nobody(without_collections):
+    def drop() -> None:
+        producer = ClosesItself(bootstrap_servers="127.0.0.1:1")
+        del producer
+        ended.set()
+
+    ended = threading.Event()
+    threading.Thread(target=drop, daemon=True).start()
+    assert ended.wait(20)
+
+
 def test_callbacks_run_and_may_send(shared_broker, topic):
     """As one that sends a record that was refused to another topic; it keeps the producer until its batch is done."""
     producer: Any = Producer(bootstrap_servers=shared_broker.bootstrap_servers)
