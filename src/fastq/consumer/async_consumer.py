@@ -8,6 +8,7 @@ import logging
 import sys
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from fastq._native.columns import ConsumerBatch
@@ -17,7 +18,7 @@ from fastq.consumer.calls import ConsumerCalls, Steps, Tell, Wait
 from fastq.consumer.committable import Committable
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig
 from fastq.consumer.offsets import OffsetAndTimestamp
-from fastq.errors import ClientClosed, FastqError, LoadingWouldBlock
+from fastq.errors import ClientClosed, ConcurrentModification, FastqError, LoadingWouldBlock
 from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.net.aio import AsyncDriver
 from fastq.other_clients import refuse_keywords
@@ -187,13 +188,15 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
 
         `timeout`: for learning the end offsets (None: default_api_timeout_ms).
         """
-        return self._batches_before(await self._do(self._find_ends(timeout)))
+        return _Batches(partial(self._batch_before, await self._do(self._find_ends(timeout))))
 
-    async def _batches_before(self, ends: Mapping[TopicPartition, int]) -> AsyncIterator[ConsumerBatch]:
+    async def _batch_before(self, ends: Mapping[TopicPartition, int]) -> ConsumerBatch | None:
+        """The next batch of what lies before `ends`; None when nothing does any more, or `stop` was called."""
         while self._before(ends) and not self._stopping:
             batch = await self.poll_batch(until=ends)
             if len(batch):
-                yield batch
+                return batch
+        return None
 
     async def _advance(self, chunk: FetchedRecords | None) -> FetchedRecords | None:
         await self._next_turn(chunk)
@@ -499,6 +502,33 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+class _Batches:
+    """Batches up to an end, once. Cancelling an `await` of it takes none, and behind an error it goes on, as a generator does not. One task
+    awaits at a time."""
+
+    def __init__(self, advance: Callable[[], Awaitable[ConsumerBatch | None]]) -> None:
+        self._advance = advance
+        self._waits = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerBatch:
+        if self._waits:
+            raise ConcurrentModification(
+                "another task waits for the next batch of this AsyncConsumer",
+                hint="Give each task a consumer of its own, or have one task read and hand over",
+            )
+        self._waits = True
+        try:
+            batch = await self._advance()
+        finally:
+            self._waits = False
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
 
 
 # Consumers that were dropped, and close by themselves: the loop alone would forget their tasks.

@@ -24,7 +24,15 @@ from fastq._native.batch_stream import make_stream
 from fastq._native.columns import ConsumerBatch
 from fastq.cli import consume
 from fastq.consumer.tables import BatchStream
-from fastq.errors import ClientClosed, ConfigError, OffsetOutOfRange, UnknownTopicId, UnknownTopicOrPartition
+from fastq.errors import (
+    ClientClosed,
+    ConcurrentModification,
+    ConfigError,
+    CorruptRecord,
+    OffsetOutOfRange,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 
 PARTITIONS, ROWS = 3, 2000
 
@@ -165,6 +173,54 @@ def test_asyncio(cluster: SocketCluster) -> None:
         async with AsyncConsumer("logs", **options(cluster, auto_offset_reset="earliest")) as consumer:
             return sum([len(batch) async for batch in await consumer.read_batches_to_end()])
 
+    assert asyncio.run(main()) == PARTITIONS * ROWS
+
+
+def test_asyncio_batches_go_on_after_a_cancelled_await_and_are_one_tasks(cluster: SocketCluster) -> None:
+    async def main() -> int:
+        async with AsyncConsumer("logs", **options(cluster, auto_offset_reset="earliest")) as consumer:
+            stream = await consumer.read_batches_to_end()
+            poll_batch, held = consumer.poll_batch, asyncio.Event()
+
+            async def held_up(**given: Any) -> ConsumerBatch:
+                await held.wait()
+                return await poll_batch(**given)
+
+            consumer.poll_batch = held_up  # type: ignore[method-assign]
+            waiting = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(0)
+            with pytest.raises(ConcurrentModification, match="another task waits for the next batch"):
+                await anext(stream)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            held.set()
+            return sum([len(batch) async for batch in stream])
+
+    assert asyncio.run(main()) == PARTITIONS * ROWS
+
+
+def test_asyncio_batches_go_on_behind_an_error(cluster: SocketCluster) -> None:
+    log = cluster.logs[TopicPartition("logs", 0)]
+    whole = log.entries[1].data
+
+    async def main() -> int:
+        async with AsyncConsumer("logs", **options(cluster, auto_offset_reset="earliest")) as consumer:
+            rows, failed = 0, 0
+            stream = await consumer.read_batches_to_end()
+            while True:
+                try:
+                    batch = await anext(stream, None)
+                except CorruptRecord:
+                    failed += 1
+                    log.entries[1].data = whole  # it was the wire, not the disk
+                    continue
+                if batch is None:
+                    assert failed == 1
+                    return rows
+                rows += len(batch)
+
+    log.entries[1].data = whole[:-1] + bytes([whole[-1] ^ 1])
     assert asyncio.run(main()) == PARTITIONS * ROWS
 
 
