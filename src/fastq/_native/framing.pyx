@@ -50,7 +50,7 @@ cdef class FrameReceiver:
     """
 
     cdef public int64_t limit
-    cdef readonly bint is_broken  # what follows the frames that were answered last is none: the next call says so
+    cdef readonly bint is_broken  # what follows the frames that were answered last is none, or has no memory: the next call says so
     cdef object _chunk            # a memoryview of the chunk, which keeps it where it is
     cdef uint8_t* _data           # its first byte
     cdef Py_ssize_t _end
@@ -86,9 +86,11 @@ cdef class FrameReceiver:
     def buffer_updated(self, Py_ssize_t count):
         """`count` bytes were received into the last buffer; the frames that are now complete, without their size field.
 
-        Raises FrameSizeError where none follows, once the frames before it have been answered: `is_broken` then says that.
+        Raises FrameSizeError where none follows, and MemoryError where there is no memory for it, once the frames before it have been
+        answered: `is_broken` then says that. After a MemoryError nothing is lost: a call of 0 bytes tries again.
         """
         cdef object body = self._body
+        cdef list whole
         if count < 0 or count > (self._body_bytes - self._filled if body is not None else CHUNK + SIZE_BYTES - self._end):
             raise ValueError(f"{count} bytes cannot have been received into that buffer")
         if body is None:
@@ -96,8 +98,9 @@ cdef class FrameReceiver:
         self._filled += count
         if self._filled < self._body_bytes:
             return []
+        whole = [body]
         self._body = None
-        return [body]
+        return whole
 
     def exchange(self, int descriptor, bytes request not None, double wait_s):
         """Write a request to a non-blocking socket, and receive into the buffer until a whole frame is there, at most for `wait_s`.
@@ -117,11 +120,13 @@ cdef class FrameReceiver:
         return sent, received, error
 
     cdef list _cut(self, Py_ssize_t end):
-        cdef list frames = []
+        cdef list frames
         cdef Py_ssize_t position = 0
         cdef Py_ssize_t available
         cdef int32_t size
         self.is_broken = False
+        self._end = end
+        frames = []
         while end - position >= SIZE_BYTES:
             size = load_i32(self._data + position)
             if size < SIZE_BYTES or size > self.limit:
@@ -130,13 +135,19 @@ cdef class FrameReceiver:
                     break
                 raise FrameSizeError(size, self.limit, self._data[position:min(end, position + HEAD_BYTES_MAX)])
             available = end - position - SIZE_BYTES
-            if size <= available:
-                frames.append(memoryview(PyBytes_FromStringAndSize(<char*>self._data + position + SIZE_BYTES, size)))
-                position += SIZE_BYTES + size
-            elif size > CHUNK:
-                self._begin_body(size, self._data + position + SIZE_BYTES, available)
-                position = end
-            else:
+            try:
+                if size <= available:
+                    frames.append(memoryview(PyBytes_FromStringAndSize(<char*>self._data + position + SIZE_BYTES, size)))
+                    position += SIZE_BYTES + size
+                elif size > CHUNK:
+                    self._begin_body(size, self._data + position + SIZE_BYTES, available)
+                    position = end
+                else:
+                    break
+            except MemoryError:
+                if not frames:
+                    raise
+                self.is_broken = True
                 break
         if end > position > 0:
             memmove(self._data, self._data + position, end - position)

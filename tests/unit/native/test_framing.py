@@ -91,3 +91,37 @@ def test_frames_before_one_that_is_none_are_answered_first() -> None:
     with pytest.raises(FrameSizeError, match="1001 bytes") as raised:
         receiver.buffer_updated(0)
     assert raised.value.head == data[-8:]
+
+
+def test_frames_before_one_for_which_there_is_no_memory_are_answered_first() -> None:
+    testcapi = pytest.importorskip(
+        "_testcapi", reason="this Python lacks what its own tests have for failing allocations"
+    )
+    bodies = [b"first", b"second", b"third", b"x" * (CHUNK_BYTES + 1)]
+    data = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    failures = []
+    for at in range(1, 30):
+        receiver, frames, left = FrameReceiver(1_000_000), [], data
+        first = True
+        while left or receiver.is_broken:
+            buffer = receiver.get_buffer()
+            count = min(len(buffer), len(left), CHUNK_BYTES)
+            buffer[:count] = left[:count]
+            left = left[count:]
+            if first:
+                testcapi.set_nomemory(at, at + 1)
+            try:
+                found = receiver.buffer_updated(count)
+            except MemoryError:
+                testcapi.remove_mem_hooks()
+                assert not frames
+                found = receiver.buffer_updated(0)
+                failures.append("nothing came before")
+            finally:
+                testcapi.remove_mem_hooks()
+            if first and found and receiver.is_broken:
+                failures.append("it waits")
+            frames += found
+            first = False
+        assert [bytes(frame) for frame in frames] == bodies
+    assert set(failures) == {"nothing came before", "it waits"} and len(failures) < 29
