@@ -316,7 +316,8 @@ cdef class RecordIterator:
 
     advance: called with the chunk that has ended (or None), answers the next FetchedRecords, or None to end.
     transform: None, or called with every record; answers the record to hand over, or None to go on.
-    progress: counts the records that are handed out, and may say that `advance` is to be asked before the next. Thread rule: that of the consumer, one thread at a time.
+    progress: counts the records that are handed out, and may say that `advance` is to be asked before the next. Thread rule: that of the
+    consumer, one thread at a time.
     """
 
     def __init__(self, advance, transform=None, Progress progress=None):

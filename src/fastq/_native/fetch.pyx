@@ -63,9 +63,9 @@ cdef class FetchedPartition:
     """One partition of a fetch response.
 
     `start` and `size_bytes` say where its records lie in the response; `whole_bytes` counts those of the batches that
-    are complete; `next_offset` is the offset after them and `last_leader_epoch` that of the last (-1 when there is none). Fields that the version does
-    not have are -1; `topic` is None from version 13 on, `topic_id` None before. `aborted` is the list of (producer id,
-    first offset) of aborted transactions, or None.
+    are complete; `next_offset` is the offset after them and `last_leader_epoch` that of the last (-1 when there is none).
+    Fields that the version does not have are -1; `topic` is None from version 13 on, `topic_id` None before. `aborted` is
+    the list of (producer id, first offset) of aborted transactions, or None.
     """
 
     @property
