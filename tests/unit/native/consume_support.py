@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from fastq._native.consume import FetchedRecords, Record
 from fastq._native.fetch import decode_fetch_response
+from fastq._native.records import build_batch
 from fastq.protocol.messages import FetchResponse
+
+T0 = 1_700_000_000_000
 
 # (timestamp, key, value, headers) of one batch
 batch_rows = st.lists(
@@ -22,6 +25,15 @@ batch_rows = st.lists(
     min_size=1,
     max_size=30,
 )
+
+
+def batch(base: int, count: int = 3, **options: Any) -> bytes:
+    rows = [(T0 + n, None if n % 3 else b"k%d" % n, b"value %d" % (base + n), [("h", b"%d" % n)]) for n in range(count)]
+    return bytes(build_batch(rows, base_offset=base, **options))
+
+
+def offsets(records: Iterable[Record]) -> list[int]:
+    return [record.offset for record in records]
 
 
 def fetched(
