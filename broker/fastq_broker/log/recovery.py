@@ -18,6 +18,7 @@ import errno
 import logging
 import os
 import stat
+from contextlib import suppress
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -29,7 +30,7 @@ from .cleaner_swap import BrokenSwap, is_leftover, recover_swaps
 from .files import READ_WRITE_CREATE, FileHandle, Files
 from .leader_epochs import LeaderEpochs
 from .producer_state import ProducerState
-from .scan import MAGIC_POSITION, CorruptSegment, batch_of_entry, iter_bounds
+from .scan import MAGIC_POSITION, NO_UPPER, CorruptSegment, batch_of_entry, iter_bounds
 from .segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -40,7 +41,7 @@ from .segment import (
     Segment,
     offset_file_name,
 )
-from .stored_batches import RecoveryReport, check_range, iter_batches, note_old_batches
+from .stored_batches import RecoveryReport, check_range, iter_batches, iter_new_batches, note_old_batches
 from .stored_producers import (
     aborts_damaged,
     load_producers,
@@ -261,7 +262,7 @@ def _rebuild_epochs(files: Files, segments: list[Segment], epochs: LeaderEpochs,
         if not segment.size:
             continue
         try:
-            for _, header, _ in iter_batches(files, segment.log.handle(), 0, segment.size, report):
+            for _, header, _ in iter_new_batches(files, segment.log.handle(), 0, segment.size, report):
                 epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
         except CorruptSegment as error:
             logger.error("rebuilding leader epochs: %s", error)
@@ -331,7 +332,7 @@ def rebuild_indexes(files: Files, segment: Segment, report: RecoveryReport) -> N
 
 def note_batches(files: Files, segment: Segment, handle: FileHandle, position: int, report: RecoveryReport) -> None:
     """Have a segment remember its batches from `position` on, as appends would. Raises CorruptSegment, OSError."""
-    position = note_old_batches(files, segment, handle, position, report)
+    position, _ = note_old_batches(files, segment, handle, position, NO_UPPER, report)
     for at, header, data in iter_batches(files, handle, position, segment.size, report):
         check_range(segment, at, header)
         segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
@@ -353,6 +354,7 @@ def _recover(
     number = max((n for n, segment in enumerate(segments) if segment.base_offset <= point), default=0)
     position, offset = _trusted_position(log.files, segments[number], point)
     log.recovery_point = min(point, offset)  # index entries from there on are written anew, and not synced
+    position, offset = _past_old_batches(log.files, segments[number], position, offset, point, report)
     load_snapshot(log, producers, snapshots, min(point, offset) if position else segments[number].base_offset)
     if producers.end_offset < offset:
         heard = RecoveryReport(on_read=report.on_read)  # `report` counts what is checked
@@ -448,6 +450,17 @@ def _trusted_position(files: Files, segment: Segment, point: int) -> tuple[int, 
             return position, bounds.base_offset
     segment.forget_indexes(0, segment.base_offset)
     return 0, segment.base_offset
+
+
+def _past_old_batches(
+    files: Files, segment: Segment, position: int, offset: int, point: int, report: RecoveryReport
+) -> tuple[int, int]:
+    """The same behind batches of magic 0 and 1 below the recovery point: they cannot be checked, and need not be there."""
+    with suppress(CorruptSegment):  # where such a batch lies then, that is for who checks from there on to refuse
+        behind, following = note_old_batches(files, segment, segment.log.handle(), position, point, report)
+        if following >= 0:
+            return behind, following
+    return position, offset
 
 
 def _recover_segment(

@@ -1,6 +1,9 @@
 """Batches as they lie in a log's files, read from a place on: what recovery and everything that is made again from the log goes by.
 
-Rules: structure is checked here, checksums are only where it says so. Files are read in pieces of 1 MiB, and what was read is counted.
+Rules
+- Structure is checked here, checksums are only where it says so. Files are read in pieces of 1 MiB, and what was read is counted.
+- A log of a broker that was upgraded may begin with batches of magic 0 and 1. Those of magic 2 only follow them, and what is told of
+  producers, transactions and leader epochs is told by these alone.
 Source: FileRecords, LogSegment.recover.
 """
 
@@ -56,9 +59,9 @@ class RecoveryReport:
 def iter_batches(
     files: Files, handle: FileHandle, position: int, end: int, report: RecoveryReport | None = None
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of the batches from `position` up to `end`.
+    """(position, header, bytes) of the batches of magic 2 from `position` up to `end`.
 
-    Raises CorruptSegment at the first place where no whole batch lies. Checksums are the caller's to verify.
+    Raises CorruptSegment at the first place where no whole one lies. Checksums are the caller's to verify.
     """
     data = b""
     start = position  # where in the file `data` begins
@@ -86,11 +89,33 @@ def iter_batches(
         position += size
 
 
+def iter_old_batches(
+    files: Files, handle: FileHandle, position: int, end: int, report: RecoveryReport | None = None
+) -> Iterator[tuple[BatchBounds, bytes]]:
+    """(bounds, header) of the batches of magic 0 and 1 that lie from `position` on. Raises CorruptSegment, OSError."""
+    for bounds in iter_bounds(files, handle, position, end):
+        header = files.pread(handle.fd, HEADER_BYTES, bounds.position)
+        if not is_old_format(header):
+            return
+        if report is not None:
+            report.read(bounds.end - bounds.position)
+        yield bounds, header
+
+
+def iter_new_batches(
+    files: Files, handle: FileHandle, position: int, end: int, report: RecoveryReport | None = None
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """As `iter_batches`, past the batches of magic 0 and 1 that may lie before them."""
+    for bounds, _ in iter_old_batches(files, handle, position, end, report):
+        position = bounds.end
+    yield from iter_batches(files, handle, position, end, report)
+
+
 def iter_verified(
     files: Files, segment: Segment, position: int, report: RecoveryReport | None = None
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches of a segment from `position` on, without damaged ones, which are named in the log. Raises CorruptSegment."""
-    for at, header, data in iter_batches(files, segment.log.handle(), position, segment.size, report):
+    """The batches of magic 2 of a segment from `position` on, without damaged ones, which are named in the log. Raises CorruptSegment."""
+    for at, header, data in iter_new_batches(files, segment.log.handle(), position, segment.size, report):
         if verify_crc(data):
             yield header, data
         else:
@@ -114,15 +139,20 @@ def check_range(segment: Segment, position: int, batch: BatchHeader | BatchBound
         )
 
 
-def note_old_batches(files: Files, segment: Segment, handle: FileHandle, position: int, report: RecoveryReport) -> int:
-    """Have a segment remember its batches of magic 0 and 1 from `position` on, as appends would, and answer where those of magic 2 begin,
-    which only follow them. Raises CorruptSegment, OSError."""
-    for bounds in iter_bounds(files, handle, position, segment.size):
-        header = files.pread(handle.fd, HEADER_BYTES, bounds.position)
-        if not is_old_format(header):
-            return bounds.position
-        size = bounds.end - bounds.position
-        report.read(size)
+def note_old_batches(
+    files: Files, segment: Segment, handle: FileHandle, position: int, below: int, report: RecoveryReport
+) -> tuple[int, int]:
+    """Have a segment remember its batches of magic 0 and 1 from `position` on, as appends would, as far as they end below offset `below`.
+    Answers where the last one ends, and the offset after it (-1: there was none). Raises CorruptSegment, OSError."""
+    following = -1
+    for bounds, header in iter_old_batches(files, handle, position, segment.size, report):
+        if bounds.last_offset >= below:
+            break
         check_range(segment, bounds.position, bounds)
-        segment.note_batch(bounds.position, size, bounds.last_offset, largest_timestamp_in(header))
-    return segment.size
+        segment.note_batch(
+            bounds.position, bounds.end - bounds.position, bounds.last_offset, largest_timestamp_in(header)
+        )
+        position, following = bounds.end, bounds.last_offset + 1
+        if following >= below:  # what comes next may be torn
+            break
+    return position, following

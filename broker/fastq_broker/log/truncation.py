@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from fastq.values import NamedTuple
 
 from .files import Files
-from .recovery import find_end, is_offset_file, start_anew
+from .recovery import find_end, is_offset_file, note_batches, start_anew
 from .scan import iter_bounds
 from .segment import SNAPSHOT_SUFFIX, Segment
-from .stored_batches import iter_batches
+from .stored_batches import RecoveryReport
 from .stored_producers import load_producers
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def _note_tail(files: Files, segment: Segment) -> None:
     """Take the timestamps of the batches after the last index entry, and the cadence of index entries, from the file."""
     position = segment.index.last()[1]
     segment.forget_indexes(position, segment.base_offset if not position else segment.index.last()[0])
-    for at, header, data in iter_batches(files, segment.log.handle(), position, segment.size):
-        segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
+    note_batches(files, segment, segment.log.handle(), position, RecoveryReport())
 
 
 def producer_snapshots(log: PartitionLog) -> list[int]:

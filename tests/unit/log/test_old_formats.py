@@ -15,6 +15,7 @@ from log_support import START_MS, TOPIC_ID, crash, found_at, one_batch, open_man
 from fastq._native.crc32c import crc32c
 from fastq._native.legacy import decode_message_set
 from fastq.compression import Codec, compress
+from fastq.errors import KafkaStorageError
 
 COUNT = 60
 NO_PRODUCERS = struct.pack(">hIi", 1, crc32c(bytes(4)), 0)
@@ -114,4 +115,128 @@ def test_indexes_are_made_again_from_all_formats(tmp_path: Path) -> None:
         assert struct.unpack_from(">q", piece)[0] == offset
     assert log.segments[0].rebuilt_ms is not None
     assert log.segments[0].index.entry_count > len(batches) // 400
+    crash(manager)
+
+
+def flush(manager: LogManager, log: PartitionLog) -> None:
+    """Have all of a log synced, and its recovery point at its end written down."""
+    log.flush()
+    log.dir.flusher.wait()
+    manager.write_checkpoints(log.dir, wait=True)
+
+
+def crash_and_open(manager: LogManager, directory: Path) -> tuple[LogManager, PartitionLog]:
+    crash(manager)
+    manager = open_manager(directory, CONFIG)
+    return manager, log_of(manager)
+
+
+ALL_OLD = pytest.mark.parametrize(
+    "batches", [single(0), single(1), wrapped()], ids=["magic-0", "magic-1", "compressed"]
+)
+
+
+@ALL_OLD
+@pytest.mark.parametrize("flushed", [False, True])
+def test_what_lies_behind_old_messages_is_recovered(
+    tmp_path: Path, batches: bytes, flushed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = old_log(tmp_path, batches, COUNT)
+    log = log_of(manager)
+    for number in range(20):
+        if flushed and number == 10:
+            flush(manager, log)
+        log.append(one_batch([b"v"], timestamp_ms=START_MS + 1000 + number), leader_epoch=3, now_ms=START_MS)
+    data, epochs = log.read(0, 1 << 20).read(), log.epochs.entries()
+    manager, log = crash_and_open(manager, tmp_path)
+    assert (log.log_end_offset, log.read(0, 1 << 20).read(), log.epochs.entries()) == (COUNT + 20, data, epochs)
+    assert found_at(log, START_MS + 1010) == (START_MS + 1010, COUNT + 10, 3)
+    if b"\x01" in batches[16:17]:
+        assert found_at(log, START_MS + 23) == (START_MS + 23, 23, -1)
+    assert log.segments[0].index.entry_count > 5
+    assert log.segments[0].doubt is None
+    assert "ERROR" not in caplog.text
+    crash(manager)
+
+
+def test_old_messages_above_the_recovery_point_are_not_believed(tmp_path: Path) -> None:
+    manager = old_log(tmp_path, single(1), COUNT)
+    crash(manager)
+    (tmp_path / "recovery-point-offset-checkpoint").write_text(f"0\n1\nt 0 {COUNT - 1}\n")
+    (tmp_path / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    manager = open_manager(tmp_path, CONFIG)
+    with pytest.raises(KafkaStorageError, match="batches of an old format at byte"):
+        manager.create("t", 0, TOPIC_ID)
+    assert (tmp_path / "t-0" / f"{0:020d}.log").read_bytes() == single(1)
+    crash(manager)
+
+
+@ALL_OLD
+def test_a_log_is_cut_behind_old_messages(tmp_path: Path, batches: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    manager = old_log(tmp_path, batches, COUNT)
+    log = log_of(manager)
+    for number in range(3):
+        log.append(one_batch([b"v"], timestamp_ms=START_MS + 1000 + number), leader_epoch=3, now_ms=START_MS)
+    log.truncate_to(COUNT + 1)
+    assert (log.log_end_offset, log.largest_timestamp()) == (COUNT + 1, START_MS + 1000)
+    log.truncate_to(COUNT)
+    assert log.read(0, 1 << 20).read() == batches
+    assert "ERROR" not in caplog.text
+    crash(manager)
+
+
+def transactions_of(log: PartitionLog) -> tuple[int, list[tuple[int, ...]]]:
+    return log.last_stable_offset, [tuple(one) for one in log.aborted_transactions(0, log.log_end_offset)]
+
+
+@pytest.mark.parametrize("lost", ["snapshots", "aborts", "epochs", "all"])
+@pytest.mark.parametrize("clean", [False, True])
+def test_what_is_lost_beside_old_messages_is_made_again_from_what_follows(
+    tmp_path: Path, lost: str, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = old_log(tmp_path, single(1), COUNT)
+    log = log_of(manager)
+    for producer_id in (7, 8, 9):  # the first is aborted, the others stay open
+        batch = one_batch([b"v"], producer_id=producer_id, epoch=0, sequence=0, transactional=True)
+        log.append(batch, leader_epoch=3, now_ms=START_MS, from_client=False)
+        if producer_id == 7:
+            log.append_transaction_marker(
+                producer_id=7, producer_epoch=0, coordinator_epoch=1, commit=False, leader_epoch=3, now_ms=START_MS
+            )
+    flush(manager, log)
+    known, epochs = transactions_of(log), log.epochs.entries()
+    assert known == (COUNT + 2, [(7, COUNT, COUNT + 1, COUNT + 2)])
+    if clean:
+        manager.close()
+    else:
+        crash(manager)
+    directory = tmp_path / "t-0"
+    if lost in ("snapshots", "all"):
+        for snapshot in directory.glob("*.snapshot"):
+            snapshot.unlink()
+    if lost in ("aborts", "all"):
+        (directory / f"{0:020d}.txnindex").write_bytes(b"torn")
+    if lost in ("epochs", "all"):
+        (directory / "leader-epoch-checkpoint").unlink()
+    manager = open_manager(tmp_path, CONFIG)
+    log = log_of(manager)
+    assert (transactions_of(log), log.epochs.entries()) == (known, epochs)
+    assert "rebuilding" not in caplog.text
+    assert "replaying" not in caplog.text
+    (directory / f"{0:020d}.txnindex").write_bytes(b"torn")
+    assert transactions_of(log) == known
+    assert "rebuilding" not in caplog.text
+    crash(manager)
+
+
+@ALL_OLD
+@pytest.mark.parametrize("size", [5, 40, 70])
+def test_a_torn_batch_behind_old_messages_is_cut_off(tmp_path: Path, batches: bytes, size: int) -> None:
+    manager = old_log(tmp_path, batches, COUNT)
+    log = log_of(manager)
+    log.append(one_batch([b"v" * 50]), leader_epoch=3, now_ms=START_MS)
+    with open(log.segments[0].log.path, "r+b") as file:
+        file.truncate(len(batches) + size)
+    manager, log = crash_and_open(manager, tmp_path)
+    assert (log.log_end_offset, log.read(0, 1 << 20).read()) == (COUNT, batches)
     crash(manager)
