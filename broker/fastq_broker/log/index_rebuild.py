@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
@@ -32,8 +32,8 @@ from .recovery import note_batches
 from .recovery_progress import RecoveryStopped
 from .scan import CorruptSegment, WildIndex, batch_of_entry
 from .segment import TXN_INDEX_SUFFIX, Segment
-from .stored_batches import RecoveryReport, iter_verified
-from .stored_producers import load_snapshot, replay, replay_batch
+from .stored_batches import RecoveryReport
+from .stored_producers import find_aborts, load_snapshot, replay
 from .truncation import producer_snapshots
 
 if TYPE_CHECKING:
@@ -42,15 +42,14 @@ if TYPE_CHECKING:
     from .partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
-S = TypeVar("S", bound=Segment)
 
 _INTERVAL_MS: Final = 60_000
 """Indexes that are wild again within this time are left so: reads do without."""
 
 
-def _twin(kind: type[S], log: LogReads, budget: FdBudget, segment: Segment) -> S:
+def _twin(log: LogReads, budget: FdBudget, segment: Segment) -> Segment:
     """The same segment for a thread, which opens its files for itself."""
-    return kind(
+    return Segment(
         log.files,
         budget,
         segment.directory,
@@ -79,7 +78,7 @@ class IndexRebuild:
         with contextlib.suppress(OSError):
             self._old = FileHandle(log.files, segment.index.path, READ)
         self._old_pending = segment.index.raw_pending()
-        self.made = _twin(Segment, log, FdBudget(2), segment)
+        self.made = _twin(log, FdBudget(2), segment)
         self.made.index.stay_in_memory()
         self.made.time_index.stay_in_memory()
 
@@ -173,15 +172,6 @@ def rebuild(log: LogReads, segment: Segment, error: WildIndex) -> bool:
     return True
 
 
-class _Reader(Segment):
-    """A segment object of the thread's own, which keeps what it finds."""
-
-    __slots__ = ()
-
-    def note_abort(self, transaction: CompletedTransaction) -> None:
-        self.unwritten_aborts.append(transaction)
-
-
 class AbortsRebuild:
     """The aborted transactions of one segment as they are found again, in its batches and in what was open at its begin.
 
@@ -193,9 +183,8 @@ class AbortsRebuild:
         self.segment = segment
         self.stopped = False
         budget = FdBudget(16)
-        self._segments: list[Segment] = [
-            _twin(_Reader, log, budget, each) for each in log.segments[: log.segments.index(segment) + 1]
-        ]
+        self._segments = [_twin(log, budget, each) for each in log.segments[: log.segments.index(segment) + 1]]
+        self._made: list[CompletedTransaction] = []
 
     def make(self) -> None:
         """Go through the segment, and those before it since the last snapshot of producers. Raises RecoveryStopped, OSError."""
@@ -205,12 +194,7 @@ class AbortsRebuild:
         load_snapshot(log, producers, producer_snapshots(log), own.base_offset)
         if producers.end_offset < own.base_offset:
             replay(log, producers, self._segments, producers.end_offset, own.base_offset, report)
-        try:
-            for header, data in iter_verified(log.files, own, 0, report):
-                if header.producer_id >= 0:
-                    replay_batch(producers, header, data, own, log.clock())
-        except CorruptSegment as error:
-            logger.error("rebuilding the transaction index: %s", error)
+        find_aborts(log, own, producers, self._made, report)
 
     def _look_up(self, size: int) -> None:
         if self.stopped or self.segment.aborts_rebuilding is not self:
@@ -226,7 +210,7 @@ class AbortsRebuild:
         log, segment = self.log, self.segment
         if self.wanted:
             log.durability.unsettle(segment.base_offset)
-            segment.take_aborts(self._segments[-1].unwritten_aborts)
+            segment.take_aborts(self._made)
 
     def give_up(self) -> None:
         """It has failed: who asks next has it tried again."""

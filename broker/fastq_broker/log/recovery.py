@@ -494,7 +494,7 @@ def _recover_segment(
                 epochs.truncate_epochs_above(header.partition_leader_epoch)
             epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
             if header.producer_id >= 0 and header.base_offset >= producers.end_offset:
-                replay_batch(producers, header, data, segment, log.clock())
+                replay_batch(producers, header, data, segment.note_abort, log.clock())
             expected = header.next_offset
             valid = at + len(data)
     except CorruptSegment as error:

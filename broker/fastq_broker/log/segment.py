@@ -129,6 +129,7 @@ class Segment:
     __slots__ = (
         "_aborts_bytes",
         "_aborts_crc",
+        "_aborts_held",
         "_bytes_since_index_entry",
         "_files",
         "_first_timestamp",
@@ -214,6 +215,7 @@ class Segment:
         self.aborts_rebuilding: AbortsRebuild | None = None
         """What makes the `.txnindex` again; what is to be added to it waits in `unwritten_aborts`."""
         self.aborts_rebuilt_ms: int | None = None
+        self._aborts_held = False  # whether the file is damaged, and `unwritten_aborts` are all of them
         self.txn_index_unsynced = False
         """Whether the `.txnindex` was changed since it was last synced."""
         self.unwritten_aborts: list[CompletedTransaction] = []
@@ -415,6 +417,8 @@ class Segment:
 
     def write_aborts(self) -> None:
         """Write the aborted transactions that a shortage has kept from the `.txnindex`. Raises OSError."""
+        if self._aborts_held:
+            self.take_aborts(())
         while self.unwritten_aborts and self.aborts_rebuilding is None:
             txn_index.append_entry(self._files, self.path_of(TXN_INDEX_SUFFIX), self.unwritten_aborts[0])
             del self.unwritten_aborts[0]
@@ -435,7 +439,7 @@ class Segment:
             return [], False
         path = self.path_of(TXN_INDEX_SUFFIX)
         try:
-            data = self._files.read_file(path)
+            data = b"" if self._aborts_held else self._files.read_file(path)
         except FileNotFoundError:
             data = b""
         self._check_aborts(data, path)
@@ -472,8 +476,20 @@ class Segment:
             handle = FileHandle(self._files, self.path_of(TXN_INDEX_SUFFIX), READ_WRITE_CREATE)
             self._files.write_all(handle.fd, b"\0", size)
 
-    def take_aborts(self, made: Sequence[CompletedTransaction]) -> None:
-        """Put the aborted transactions that were found again in the place of the damaged file. Raises OSError: it stays then."""
+    def hold_aborts(self, made: Sequence[CompletedTransaction]) -> None:
+        """Put the aborted transactions that a load has found again in the place of the damaged file, on disk. At a shortage it stays, and
+        they wait in `unwritten_aborts`. Raises OSError."""
+        self.unwritten_aborts = [*made]
+        self._aborts_held = self.txn_index_unsynced = self._has_aborts = True
+        try:
+            self.take_aborts((), sync=True)
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+
+    def take_aborts(self, made: Sequence[CompletedTransaction], *, sync: bool = False) -> None:
+        """Put the aborted transactions that were found again, and what waits behind them, in the place of the damaged file. Raises OSError:
+        it stays then."""
         known = made[-1].last_offset if made else -1
         entries = [*made, *(one for one in self.unwritten_aborts if one.last_offset > known)]
         path = self.path_of(TXN_INDEX_SUFFIX)
@@ -481,10 +497,11 @@ class Segment:
             (one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset) for one in entries
         )
         if data:
-            self._files.write_file(path, data, sync=False)
+            self._files.write_file(path, data, sync=sync)
         else:
             self._files.remove_if_exists(path)
         self.aborts_rebuilding = None
+        self._aborts_held = False
         self.unwritten_aborts = []
         self._aborts_bytes = len(data)
         self.txn_index_unsynced = self._has_aborts = bool(data)
@@ -498,6 +515,8 @@ class Segment:
             self._spoil_aborts(size)
         self._aborts_bytes = -1
         self.unwritten_aborts = [one for one in self.unwritten_aborts if one.last_offset < offset]
+        if self._aborts_held and not self.unwritten_aborts:
+            self.take_aborts(())
         left = txn_index.truncate(self._files, self.path_of(TXN_INDEX_SUFFIX), offset, self.base_offset)
         self.txn_index_unsynced = left or bool(self.unwritten_aborts)
 

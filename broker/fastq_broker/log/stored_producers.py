@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from fastq._native.records import (
@@ -25,7 +25,7 @@ from fastq._native.records import (
 
 from . import txn_index
 from .files import Files
-from .producer_state import BORDER_PRODUCER_ID, BatchMetadata, CorruptSnapshot, ProducerState
+from .producer_state import BORDER_PRODUCER_ID, BatchMetadata, CompletedTransaction, CorruptSnapshot, ProducerState
 from .scan import (
     HEADER_BYTES,
     CorruptSegment,
@@ -66,30 +66,41 @@ def rebuild_aborts(
     snapshots: list[int],
     report: RecoveryReport,
 ) -> None:
-    """Make the transaction index of a segment anew from its batches, and the producers as they were at its begin. Where that is stopped
-    the damaged one is there again, for the next load: one that is missing would not be missed."""
-    path = segment.path_of(TXN_INDEX_SUFFIX)
-    damaged = log.files.read_file(path)
+    """Make the transaction index of a segment anew from its batches, and the producers as they were at its begin. The damaged one is there
+    until the other is on disk, for the next load: one that is missing would not be missed."""
+    made: list[CompletedTransaction] = []
     load_snapshot(log, producers, snapshots, segment.base_offset)
     if producers.end_offset < segment.base_offset:
         replay(log, producers, segments, producers.end_offset, segment.base_offset, report)
-    log.files.remove_if_exists(path)
-    try:
-        for header, data in iter_verified(log.files, segment, 0, report):
-            if header.producer_id >= 0:
-                replay_batch(producers, header, data, segment, log.clock())
-    except CorruptSegment as error:
-        logger.error("rebuilding the transaction index: %s", error)
-    except BaseException:
-        log.files.write_file(path, damaged, sync=False)
-        raise
+    find_aborts(log, segment, producers, made, report)
+    segment.hold_aborts(made)
     log.durability.unsettle(segment.base_offset)
 
 
-def replay_batch(
-    producers: ProducerState, header: BatchHeader, data: memoryview, segment: Segment | None, now_ms: int
+def find_aborts(
+    log: PartitionLog,
+    segment: Segment,
+    producers: ProducerState,
+    found: list[CompletedTransaction],
+    report: RecoveryReport,
 ) -> None:
-    """Take a stored batch into the producer state; an abort goes into the transaction index of `segment`, if given."""
+    """Add the aborted transactions whose markers lie in a segment, by its batches and what was open at its begin."""
+    try:
+        for header, data in iter_verified(log.files, segment, 0, report):
+            if header.producer_id >= 0:
+                replay_batch(producers, header, data, found.append, log.clock())
+    except CorruptSegment as error:
+        logger.error("rebuilding the transaction index: %s", error)
+
+
+def replay_batch(
+    producers: ProducerState,
+    header: BatchHeader,
+    data: memoryview,
+    note_abort: Callable[[CompletedTransaction], None] | None,
+    now_ms: int,
+) -> None:
+    """Take a stored batch into the producer state; `note_abort`, if given, hears of a transaction that it aborts."""
     if not header.is_control:
         producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
         return
@@ -116,8 +127,8 @@ def replay_batch(
         offset=header.base_offset,
         now_ms=now_ms,
     )
-    if completed is not None and completed.aborted and segment is not None:
-        segment.note_abort(completed)
+    if completed is not None and completed.aborted and note_abort is not None:
+        note_abort(completed)
 
 
 def load_producers(

@@ -158,6 +158,96 @@ def test_an_empty_file_is_no_error_and_still_looked_into(tmp_path: Path, caplog:
     assert path.stat().st_size and (none == path or not none.exists())
 
 
+class WatchedFiles(FaultyFiles):
+    """Looks at a file after each operation that may have changed it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched: Path | None = None
+        self.seen: list[bytes | None] = []
+
+    def _look(self) -> None:
+        if self.watched is not None:
+            self.seen.append(self.watched.read_bytes() if self.watched.exists() else None)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self._look()
+        return super().pread(fd, size, position)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:  # type: ignore[override]
+        written = super().pwrite(fd, data, position)
+        self._look()
+        return written
+
+    def rename(self, source: str, target: str) -> None:  # type: ignore[override]
+        super().rename(source, target)
+        self._look()
+
+    def unlink(self, path: str) -> None:  # type: ignore[override]
+        super().unlink(path)
+        self._look()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("how", [how for how in CERTAIN if how != "empty"])
+def test_a_load_that_is_killed_leaves_the_damaged_file_or_the_whole_one(tmp_path: Path, how: str, clean: bool) -> None:
+    files = WatchedFiles()
+    world = World(tmp_path, files)
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    world.manager.write_checkpoints(world.log.dir, wait=True)
+    path = max(world.paths(), key=lambda path: path.stat().st_size)
+    good = path.read_bytes()
+    assert len(good) > txn_index.ENTRY_BYTES
+    if clean:
+        assert world.manager.close()
+    else:
+        crash(world.manager)
+    DAMAGES[how](path)
+    files.watched, damaged = path, path.read_bytes()
+    world.begin()
+    world.settle()
+    assert [seen for number, seen in enumerate(files.seen) if number == files.seen.index(seen)] == [damaged, good]
+    assert files.synced[str(path)] == len(good)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("again", ["heal", "crash"])
+@pytest.mark.parametrize("which", [0, -1])
+def test_room_that_is_short_while_a_load_makes_it(tmp_path: Path, which: int, again: str, cut: bool) -> None:
+    files = FaultyFiles()
+    world = World(tmp_path, files)
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    world.manager.write_checkpoints(world.log.dir, wait=True)
+    crash(world.manager)
+    path = world.paths()[which]
+    good = path.read_bytes()
+    DAMAGES["cut within an entry"](path)
+    damaged = path.read_bytes()
+    files.plan(Fault("write", errno.ENOSPC, TXN_INDEX_SUFFIX))
+    world.begin()
+    assert world.told() == world.wanted()
+    if which == 0:  # else all of it lies where recovery looks
+        assert path.read_bytes() == damaged, "the next process finds it damaged too"
+    if cut:
+        end = int(path.name[:20])
+        world.log.truncate_to(end + 1)
+        world.aborted = [each for each in world.aborted if each[2] <= end]
+        assert world.told() == world.wanted()
+    files.heal()
+    if again == "heal":
+        world.log.flush()
+        world.log.dir.flusher.wait()
+        world.manager.write_checkpoints(world.log.dir, wait=True)
+    crash(world.manager)
+    world.begin()
+    assert world.log.dir.offline is None
+    assert world.told() == world.wanted()
+    world.log.roll(START_MS)
+    assert cut or path.read_bytes() == good
+
+
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("which", [0, -1])
 def test_whatever_goes_on_beside_it(tmp_path: Path, how: str, which: int) -> None:
