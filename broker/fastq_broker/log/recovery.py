@@ -119,7 +119,7 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
         segment = log.make_segment(log.checkpointed_start_offset, size=0, created_ms=log.clock())
         segment.create_files(log.config.segment_bytes if log.config.preallocate else 0)
         segments.append(segment)
-        names |= {segment.log.path, segment.index.path}
+        names.discard(offset_file_name(segment.base_offset, TXN_INDEX_SUFFIX))
     epochs = LeaderEpochs(files, log.path)
     epochs_lost = not _load_epochs(epochs, has_records=segments[0].size > 0)
     epochs.unsynced = log.durability.is_new and len(epochs) > 0

@@ -239,9 +239,13 @@ class Segment:
         return os.path.join(self.directory, offset_file_name(self.base_offset, suffix))
 
     def create_files(self, preallocate_bytes: int = 0) -> None:
-        """Make the files of a new, empty segment. Raises OSError."""
+        """Make the files of a new, empty segment. Raises OSError.
+
+        Those of an older one of its name may lie there, whose removal a crash has cut short: its aborts go before there is a `.log`."""
         self.index.start_empty()
         self.time_index.start_empty()
+        if os.access(aborts := self.path_of(TXN_INDEX_SUFFIX), os.F_OK):
+            self._files.unlink(aborts)
         handle = self.log.handle(READ_WRITE_CREATE)
         self.log.size = 0
         left_bytes = os.fstat(handle.fd).st_size

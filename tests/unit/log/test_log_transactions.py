@@ -108,6 +108,42 @@ def test_truncation_takes_aborts_back(tmp_path: Path) -> None:
     assert len(log.aborted_transactions(0, 10)) == 1
 
 
+@pytest.mark.parametrize("anew", ["rolled", "begun anew", "made by the load"])
+def test_a_new_segment_has_no_aborts_of_one_whose_removal_a_crash_cut_short(tmp_path: Path, anew: str) -> None:
+    manager = open_manager(tmp_path)
+    log = manager.create("t", 0, bytes(16))
+    send(log, 1, 0, transactional=False)
+    log.roll(START_MS)
+    send(log, 2, 0)
+    end(log, 2, commit=False)
+    assert log.flushed_now(3)
+    log.flush()
+    log.dir.flusher.wait()
+    left = {path: path.read_bytes() for path in (tmp_path / "t-0").glob(f"{1:020d}.*") if path.suffix != ".log"}
+    assert {path.suffix for path in left} >= {".index", ".timeindex", ".txnindex"}
+    log.truncate_to(1)
+    crash(manager)
+    for path, data in left.items():
+        path.write_bytes(data)
+    if anew == "made by the load":
+        (tmp_path / "t-0" / f"{0:020d}.log").unlink()
+        (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1\n")
+    manager = open_manager(tmp_path)
+    log = manager.create("t", 0, bytes(16))
+    if anew == "begun anew":
+        log.truncate_fully_and_start_at(1)
+    elif anew == "rolled":
+        log.roll(START_MS)
+    assert log.active_segment.base_offset == 1
+    send(log, 3, 0, transactional=False)
+    send(log, 2, 0)
+    end(log, 2, commit=True)
+    assert (log.aborted_transactions(0, 4), log.last_stable_offset) == ([], 4)
+    manager.close()
+    log = open_manager(tmp_path).create("t", 0, bytes(16))
+    assert (log.aborted_transactions(0, 4), log.last_stable_offset, log.log_end_offset) == ([], 4, 4)
+
+
 @pytest.mark.parametrize("stop", ["none", "clean", "crash"])
 def test_the_recovery_point_passes_only_aborts_that_are_on_disk(tmp_path: Path, stop: str) -> None:
     files = FaultyFiles()
