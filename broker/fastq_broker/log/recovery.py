@@ -181,7 +181,8 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
     # The pending epoch would be taken away here only to be assigned again, each time with a new file.
     if epochs.entries()[-1:] != [(log.pending_leader_epoch, end)]:
         epochs.truncate_from_end(end)
-    epochs.truncate_from_start(start)
+    if log.lost_start is None or start > log.lost_start[1]:  # else they tell the next load where the log began
+        epochs.truncate_from_start(start)
     remove_stray_snapshots(log, snapshots, segments, end)
     log.install(segments, epochs, producers, end, start)
     log.recovery = report
@@ -407,7 +408,8 @@ def _begins_as_it_did(log: PartitionLog, began: int, found: int) -> bool:
     """Whether nothing is missing before a log's first segment, as far as can be told; what is, is noted, and said. The first leader epoch
     began at `began` (-1: none is known), which was the log's start when files were deleted last: no file above it has gone since. Of a log
     that has no epochs the checkpoint of its start says the same, after a clean stop."""
-    if began < 0 and not (log.clean and log.checkpointed_start_offset):
+    told = log.lost_start is not None and log.lost_start[1] == found  # by whoever has loaded it before
+    if told or (began < 0 and not (log.clean and log.checkpointed_start_offset)):
         return False
     expected = max(began, log.checkpointed_start_offset)
     if found <= expected:

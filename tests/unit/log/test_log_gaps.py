@@ -297,6 +297,41 @@ def test_indexes_whose_log_is_gone_are_kept_and_named(
     assert path.with_suffix(".index").exists() and path.with_suffix(".timeindex").exists()
 
 
+@pytest.mark.parametrize("stop", ["clean", "crash"])
+def test_what_is_missing_before_the_first_segment_is_known_to_each_load(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, stop: str
+) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 450)
+    assert manager.close()
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    path.unlink()
+    for _ in range(3):
+        caplog.clear()
+        manager = open_manager(tmp_path, CONFIG)
+        log = manager.create("t", 0, bytes(16))
+        log.append(one_batch([b"v"]), leader_epoch=7, now_ms=START_MS)
+        assert (log.log_start_offset, log.lost_start, log.missing_offsets) == (100, (0, 100), 100)
+        assert path.with_suffix(".index").exists() and path.with_suffix(".timeindex").exists()
+        assert f"{path} is not there, but its index is" in caplog.text
+        log.flush()
+        log.dir.flusher.wait()
+        manager.write_checkpoints(log.dir, wait=True)
+        if stop == "clean":
+            assert manager.close()
+        else:
+            crash(manager)
+    manager = open_manager(tmp_path, CONFIG)
+    log = manager.create("t", 0, bytes(16))
+    log.delete_records_before(150)
+    assert log.missing_offsets == 0
+    assert manager.close()
+    caplog.clear()
+    log = reopen(tmp_path)
+    assert (log.log_start_offset, log.lost_start, caplog.text) == (150, None, "")
+    assert not path.with_suffix(".index").exists()
+
+
 def test_a_copy_that_has_lost_records_in_its_middle_has_them_copied_again(tmp_path: Path) -> None:
     manager = opened(tmp_path)
     log = manager.create(*KEY)
