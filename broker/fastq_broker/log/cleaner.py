@@ -289,7 +289,7 @@ class LogCleaner:
         best, self._best = self._best, None
         if best is None:
             self._look_at_ms = self.manager.monotonic_ms() + self.config.backoff_ms
-        else:
+        elif self._may_begin(best.log):  # it may have gone while others were looked at, at later ticks
             self._start(best, now_ms)
 
     def _forget_deleted(self) -> None:
@@ -299,18 +299,22 @@ class LogCleaner:
         }
         self._failures = {key: failure for key, failure in self._failures.items() if key in logs}
 
-    def _consider(self, log: PartitionLog, now_ms: int) -> None:
+    def _may_begin(self, log: PartitionLog) -> bool:
+        """Whether a round of a log may begin now, as far as it is not for its records to say."""
         key = log.topic, log.partition
-        if (
-            not log.loaded
-            or not log.config.compacted
-            or log.future is not None
-            or log.dir.offline is not None
-            or log in self.uncleanable
-            or self.manager.logs.get(key) is not log
-            or (key in self._failures and self._failures[key][1] > self.manager.monotonic_ms())
-            or any(round_.log.path == log.path for round_ in self._rounds)
-        ):
+        return (
+            log.loaded
+            and log.config.compacted
+            and log.future is None
+            and log.dir.offline is None
+            and log not in self.uncleanable
+            and self.manager.logs.get(key) is log
+            and not (key in self._failures and self._failures[key][1] > self.manager.monotonic_ms())
+            and not any(round_.log.path == log.path for round_ in self._rounds)
+        )
+
+    def _consider(self, log: PartitionLog, now_ms: int) -> None:
+        if not self._may_begin(log):
             return
         try:
             candidate = candidate_of(log, now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from cleaner_support import DirectWorker, cleaner_of, live_values, run, stored_batches
 from fastq_broker.config import BrokerConfig
 from fastq_broker.log import CleanerConfig, LogCleaner, LogConfig, LogManager, PartitionLog
+from fastq_broker.log import cleaner as cleaner_module
 from fastq_broker.log.cleaner import Candidate, Failure, WorkerProcess, candidate_of, parse_answer
 from fastq_broker.log.cleaner_job import CleaningJob, CleaningResult, Throttle, clean
 from fastq_broker.log.cleaner_worker import answer
@@ -146,6 +148,39 @@ def test_the_dirtiest_log_comes_first(tmp_path: Path) -> None:
     cleaner = LogCleaner(manager, CleanerConfig(backoff_ms=0), start_worker=start)
     run(cleaner, START_MS)
     assert order == ["b-0", "c-0"]  # of a's log one half is dirty, which is not above the ratio
+
+
+@pytest.mark.parametrize("what", ["deleted", "unloaded", "of another policy"])
+def test_a_log_that_is_gone_before_its_round_begins_is_passed_over(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaner_module, "_LOGS_PER_TICK", 1)
+    manager = open_manager(tmp_path, CONFIG)
+    for topic, dirty in (("a", 3), ("b", 2)):
+        log = manager.create(topic, 0, bytes(16), CONFIG)
+        add_segment(log)
+        log.cleaned_offset = log.log_end_offset
+        add_segment(log, 10 * dirty)
+    log = manager.logs["a", 0]
+    order: list[str] = []
+
+    def start(job: CleaningJob) -> DirectWorker:
+        order.append(os.path.basename(job.directory))
+        return DirectWorker(job)
+
+    cleaner = LogCleaner(manager, CleanerConfig(backoff_ms=0), start_worker=start)
+    cleaner.tick(START_MS)
+    if what == "deleted":
+        manager.delete("a", 0)
+    elif what == "unloaded":
+        log.half_swapped(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), 0)
+        assert not log.loaded
+    else:
+        log.apply_config(LogConfig())
+    cleaner.tick(START_MS)
+    assert order == []
+    run(cleaner, START_MS)
+    assert order == ["b-0"]
 
 
 def test_there_are_as_many_rounds_as_threads_and_they_share_the_memory(tmp_path: Path) -> None:
