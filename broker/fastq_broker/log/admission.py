@@ -3,7 +3,8 @@
 Rules
 - Of an uncompressed batch every record is walked; of a compressed one only header and checksum are looked at, unless the topic is
   compacted, which needs the keys, or has a `compression.type` of its own: then the batch is walked, and stored in that codec. Walked
-  is, too, what has a header that cannot be right: retention, searches and offsets rest on it.
+  is, too, what has a header that cannot be right: retention, searches and offsets rest on it. Some clients leave the largest timestamp
+  unset, and leave it to the broker, as Kafka's opens every batch: where the codec's package is not installed it is the broker's time.
 - Nothing here touches the log: a refused batch leaves no trace. Source: LogValidator, UnifiedLog.analyzeAndValidateRecords.
 """
 
@@ -21,7 +22,7 @@ from fastq._native.records import (
     stamp_max_timestamp,
 )
 from fastq.compression import Codec, codec_by_name, decompress
-from fastq.errors import ErrorCode, KafkaError, MissingPackage, error_for_code
+from fastq.errors import ErrorCode, KafkaError, MissingPackage, UnsupportedCompressionType, error_for_code
 
 from .config import LogConfig
 
@@ -98,9 +99,15 @@ class Admission:
         largest, seen = header.max_timestamp, header.records_max_timestamp
         if from_client:
             encode = self._codec >= 0 and header.codec != self._codec
-            if not walked and (encode or self._doubt(header)):
+            if not walked and (encode or self._lacks_time(header) or _is_too_dense(header)):
                 # What is encoded is the broker's own work then, so it is judged like any that the broker opens.
-                seen = self._judge(batch, now_ms, from_client, decompress).records_max_timestamp
+                try:
+                    seen = self._judge(batch, now_ms, from_client, decompress).records_max_timestamp
+                except UnsupportedCompressionType:
+                    if encode or _is_too_dense(header):
+                        raise
+                    seen = max(header.base_timestamp, now_ms)
+                    self._check_time(seen, now_ms)
                 walked = True
             if encode:
                 batch = self._recompress(batch)
@@ -113,19 +120,14 @@ class Admission:
             if walked:  # the records are right, the header is not
                 largest = seen
                 stamp_max_timestamp(batch, 0, largest)
-            elif not -self._before_max_ms <= largest - now_ms <= self._after_max_ms:
-                self._bad_time(largest, now_ms)
+            else:
+                self._check_time(largest, now_ms)
         return batch, largest
 
-    def _doubt(self, header: BatchHeader) -> str:
-        """What cannot be right in the header of a batch that has not been opened; nothing for most. Some clients leave the largest
-        timestamp unset and leave it to the broker, as Kafka's opens every batch."""
+    def _lacks_time(self, header: BatchHeader) -> bool:
+        """Whether the largest timestamp of a batch that has not been opened is unset, or cannot be right."""
         largest = header.max_timestamp
-        if (largest < header.base_timestamp or largest < 0) and not self.log_append_time:
-            return f"a largest timestamp of {largest} and a first one of {header.base_timestamp}"
-        if header.record_count > _RECORDS_PER_BYTE_MAX * header.size_bytes:
-            return f"{header.record_count} records in {header.size_bytes} bytes"
-        return ""
+        return (largest < header.base_timestamp or largest < 0) and not self.log_append_time
 
     def check_segment_size(self, size: int) -> None:
         """Raises RecordListTooLarge for a batch that fits into no segment."""
@@ -200,7 +202,8 @@ class Admission:
         elif self._codec >= 0 and read_header(batch).codec != self._codec:
             why = "are stored as the topic's compression.type says"
         else:
-            why = f"whose header cannot be right are opened, this one has {self._doubt(read_header(batch))}"
+            header = read_header(batch)
+            why = f"whose header cannot be right are opened, this one has {header.record_count} records in {len(batch)} bytes"
         self._fail(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"batches {why}, and on the broker {error.message}: {error.hint}"
         )
@@ -212,9 +215,15 @@ class Admission:
             "send smaller batches or raise the topic's limit",
         )
 
-    def _bad_time(self, timestamp: int, now_ms: int) -> NoReturn:
-        self._fail(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {timestamp} is not within {self._before_max_ms} ms before and {self._after_max_ms} ms after "
-            f"the broker's time {now_ms} (message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
-        )
+    def _check_time(self, timestamp: int, now_ms: int) -> None:
+        if not -self._before_max_ms <= timestamp - now_ms <= self._after_max_ms:
+            self._fail(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamp {timestamp} is not within {self._before_max_ms} ms before and {self._after_max_ms} ms after "
+                f"the broker's time {now_ms} (message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+            )
+
+
+def _is_too_dense(header: BatchHeader) -> bool:
+    """Whether a batch says more records than any codec could hold in its bytes."""
+    return header.record_count > _RECORDS_PER_BYTE_MAX * header.size_bytes

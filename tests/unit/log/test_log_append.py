@@ -187,17 +187,45 @@ def test_a_count_that_no_codec_could_hold_is_looked_at(tmp_path: Path) -> None:
     assert log.log_end_offset == 4 * len(dense)
 
 
-def test_what_has_no_credible_header_and_cannot_be_opened_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def without_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> bytes:
         raise MissingPackage("zstd is not installed", hint="install it")
 
-    log = new_log(tmp_path)
     monkeypatch.setattr(admission, "decompress", missing)
+
+
+def test_what_has_no_credible_count_and_cannot_be_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(tmp_path)
+    without_codecs(monkeypatch)
     send(log, one_batch([b"v"], codec=4))
-    error = refused(log, build_batch([(START_MS, b"k", b"v")], codec=4, max_timestamp=-1), UnsupportedCompressionType)
-    assert f"a largest timestamp of -1 and a first one of {START_MS}" in str(error) and "install it" in str(error)
+    for claimed in (START_MS, -1):
+        batch = build_batch([(START_MS, b"k", b"v")], codec=4, max_timestamp=claimed)
+        struct.pack_into(">i", batch, 23, INT32_MAX - 1)
+        struct.pack_into(">i", batch, 57, INT32_MAX)
+        struct.pack_into(">I", batch, 17, crc32c(batch[21:]))
+        error = refused(log, batch, UnsupportedCompressionType)
+        assert f"{INT32_MAX} records in {len(batch)} bytes" in str(error) and "install it" in str(error)
+
+
+@pytest.mark.parametrize("claimed", [-1, START_MS - 1, -5])
+@pytest.mark.parametrize("first_ms", [START_MS, START_MS + 400, START_MS - 5000, -1])
+def test_a_batch_without_a_largest_timestamp_that_cannot_be_opened_has_the_brokers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claimed: int, first_ms: int
+) -> None:
+    log = new_log(tmp_path, LogConfig(message_timestamp_after_max_ms=500))
+    without_codecs(monkeypatch)
+    send(log, one_batch([b"v"]))
+    batch = build_batch([(first_ms, b"k", b"1"), (first_ms + 7, b"k", b"2")], codec=1, max_timestamp=claimed)
+    believed = claimed >= max(first_ms, 0)
+    offset = send(log, batch).base_offset
+    raw = log.read(offset, 10_000).read()
+    largest = claimed if believed else max(first_ms, START_MS)
+    assert (read_header(raw).max_timestamp, verify_crc(raw)) == (largest, True)
+    assert [record.timestamp_ms for record in decode_records(raw)] == [first_ms, first_ms + 7]
+    assert log.largest_timestamp() == max(largest, START_MS)
+    refused(log, build_batch([(START_MS + 501, b"k", b"v")], codec=1, max_timestamp=-1), InvalidTimestamp)
 
 
 def test_compression_type_of_the_topic(tmp_path: Path) -> None:
