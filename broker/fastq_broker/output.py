@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -503,7 +504,7 @@ class TransportWriter(_QueuedWriter):
     The connection calls `paused` and `resumed` from its protocol's pause_writing and resume_writing.
     """
 
-    __slots__ = ("_full", "_held", "_loop", "_transport")
+    __slots__ = ("_full", "_held", "_loop", "_taken", "_transport")
 
     def __init__(
         self,
@@ -518,11 +519,14 @@ class TransportWriter(_QueuedWriter):
         self._transport = transport
         self._full = False
         self._held = 0  # by the transport, when it was looked at last
+        self._taken = 0  # by the other side, likewise
         transport.set_write_buffer_limits(high=2 * TLS_CHUNK_BYTES)
 
     def has_moved(self) -> bool:
         held, self._held = self._held, self._transport.get_write_buffer_size()
-        return super().has_moved() or self._held < held
+        taken, self._taken = self._taken, _acknowledged_bytes(self._transport.get_extra_info("socket"))
+        # Below TLS there is a transport with a buffer of its own, of which only the other side's acknowledgements tell.
+        return super().has_moved() or self._held < held or self._taken > taken
 
     def paused(self) -> None:
         self._full = True
@@ -539,22 +543,37 @@ class TransportWriter(_QueuedWriter):
         budget = TURN_BYTES
         while queue and not self._full:
             part = queue[0]
-            if isinstance(part, (bytes, bytearray, memoryview)):
-                self._part_done()
-                self._moved = True
-                self._transport.write(part)
-                continue
             if budget <= 0:
                 self._loop.call_soon(self._continue)
                 return
-            size = min(TLS_CHUNK_BYTES, part.size - self._sent)
-            data = self._read(part, self._sent, size)
-            if data is None:
-                self._warm(part)
-                return
-            self._sent += size
+            data: bytes | bytearray | memoryview | None
+            if isinstance(part, (bytes, bytearray, memoryview)):
+                whole = len(part)
+                data = part if whole <= TLS_CHUNK_BYTES else memoryview(part)[self._sent : self._sent + TLS_CHUNK_BYTES]
+            else:
+                whole = part.size
+                data = self._read(part, self._sent, min(TLS_CHUNK_BYTES, whole - self._sent))
+                if data is None:
+                    self._warm(part)
+                    return
+            self._sent += len(data)
             self._moved = True
-            budget -= size
-            if self._sent >= part.size:
+            budget -= len(data)
+            if self._sent >= whole:
                 self._part_done()
             self._transport.write(data)
+
+
+def _acknowledged_bytes(sock: socket.socket | None) -> int:
+    """How much the other side's system has acknowledged of all that was sent to a socket; 0 where this one does not tell."""
+    if sock is None or not hasattr(socket, "TCP_INFO"):
+        return 0
+    try:
+        found = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED_AT + 8)
+    except OSError:
+        return 0
+    return int.from_bytes(found[_ACKNOWLEDGED_AT:], sys.byteorder)
+
+
+_ACKNOWLEDGED_AT = 120
+"""Where `tcpi_bytes_acked` of Linux's tcp_info is, 64 bits."""
