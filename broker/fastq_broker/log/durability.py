@@ -3,7 +3,8 @@
 Rules
 - A log has one sync job in flight at a time. What is appended meanwhile is covered by the next one: that is the group commit.
 - A plain job syncs the records; a full one also what recovery would otherwise rebuild (indexes, producer snapshot, leader epochs), and
-  moves the recovery point.
+  moves the recovery point. It has the files of SEGMENTS_PER_JOB segments at most, each of which takes descriptors, and goes on with the
+  next ones: where rolls come faster than the disk takes them, or after a crash, there may be hundreds.
 - What a roll asks for is begun ROLL_FLUSH_DELAY_MS after it, with all rolls since: the disk has its own pace, and a burst of
   records need not wait for it. The recovery point is written down once a minute, so that a crash costs no more of recovery for it.
 - After a failed sync nothing is tried again: the directory is offline, and whoever waits gets its error.
@@ -31,6 +32,7 @@ from .segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, offset_file_name
 
 if TYPE_CHECKING:
     from .partition_log import PartitionLog
+    from .segment import Segment
 
 Waiter = Callable[[KafkaError | None], None]
 Marks = list[tuple[object, str, int | None]]
@@ -38,6 +40,7 @@ Marks = list[tuple[object, str, int | None]]
 
 ROLL_FLUSH_DELAY_MS: Final = 5_000
 """As often as Linux wakes up to write dirty pages."""
+SEGMENTS_PER_JOB: Final = 16
 
 
 class Durability:
@@ -126,10 +129,13 @@ class Durability:
 
     def sync_alone(self) -> None:
         """Sync everything in this thread, as a full job does, of a log that nobody else has. Raises OSError."""
-        handles, marks = self._handles(full=True)
-        for handle in handles:
-            self._log.files.sync_data(handle.fd)
-        _set(marks)
+        following: Segment | None = self._log.segments[0]
+        while following is not None:
+            handles, marks, following = self._handles(full=True, begin=following.base_offset)
+            for handle in handles:
+                self._log.files.sync_data(handle.fd)
+            handles.clear()  # the next ones need their descriptors
+            _set(marks)
 
     def unsettle(self, offset: int) -> None:
         """Indexes of the segment that holds `offset`, or of any above it, may have changed."""
@@ -299,8 +305,8 @@ class Durability:
             return
         target = log.log_end_offset
         try:
-            handles, marks = self._handles(full)
-            log.dir.flusher.submit(handles, lambda error: self._ended(full, error))
+            handles, marks, following = self._handles(full)
+            log.dir.flusher.submit(handles, lambda error: self._ended(full, handles, error))
         except (OSError, MemoryError) as problem:
             self._start_soon(full)  # before it is said, which takes memory
             error = problem if isinstance(problem, OSError) else OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -314,6 +320,8 @@ class Durability:
         # Once there is a job, and not before: one that could not be begun has no end.
         self._flushing = True
         self._target = target
+        if following is not None:
+            self._target, self._again = following.base_offset, full or bool(self._again)
         _set(marks)
 
     def _start_soon(self, full: bool) -> None:
@@ -326,26 +334,49 @@ class Durability:
         full, self._retry = bool(self._retry), None
         self.request(full=full)
 
-    def _handles(self, full: bool) -> tuple[list[FileHandle], Marks]:
-        """The files of one job, in the order in which they are synced: records first, names last; and what is to be marked as synced once
-        the job has begun. Raises OSError."""
+    def _segments_to_sync(self, full: bool, begin: int) -> tuple[list[Segment], list[Segment], Segment | None]:
+        """The segments from `begin` on of which one job syncs the records, and those of which it syncs indexes; and the first one that it
+        leaves to the next job."""
+        log = self._log
+        since = min(log.recovery_point, self.unsynced_from) if full else self.unsynced_from
+        records = log.segments_from(max(since, begin))
+        indexes: list[Segment] = []
+        if full:
+            # A roll may have changed the indexes of a segment that was flushed before it.
+            indexes = [
+                segment for segment in log.segments_from(max(self._settled_from, begin)) if segment.indexes_unsynced
+            ]
+        bases = sorted({segment.base_offset for segment in (*records, *indexes)})
+        if len(bases) <= SEGMENTS_PER_JOB:
+            return records, indexes, None
+        end = bases[SEGMENTS_PER_JOB]
+        following = next(segment for segment in (*records, *indexes) if segment.base_offset == end)
+        return (
+            [segment for segment in records if segment.base_offset < end],
+            [segment for segment in indexes if segment.base_offset < end],
+            following,
+        )
+
+    def _handles(self, full: bool, begin: int = 0) -> tuple[list[FileHandle], Marks, Segment | None]:
+        """The files of one job, in the order in which they are synced: records first, names last; what is to be marked as synced once the
+        job has begun; and the segment at `begin` or above it that the next job has to go on with, if any. Raises OSError."""
         log = self._log
         files = log.files
-        since = min(log.recovery_point, self.unsynced_from) if full else self.unsynced_from
+        records, indexes, following = self._segments_to_sync(full, begin)
         handles: list[FileHandle] = []
         marks: Marks = []
         new_names = not self._name_synced
         if self._cut_at is not None:
-            marks.append((self, "_cut_at", None))
+            if following is None or self._cut_at < following.base_offset:
+                marks.append((self, "_cut_at", None))
             new_names = True
-        for segment in log.segments_from(since):
+        for segment in records:
             handles.append(segment.log.handle())
             if not segment.name_synced:
                 new_names = True
                 marks.append((segment, "name_synced", True))
         if full:
-            # A roll may have changed the indexes of a segment that was flushed before it.
-            for segment in log.segments_from(self._settled_from):
+            for segment in indexes:
                 for index in (segment.index, segment.time_index):
                     index.write_pending()
                     if index.unsynced:
@@ -355,14 +386,14 @@ class Durability:
                     segment.write_aborts()
                     marks.append((segment, "txn_index_unsynced", False))
                     handles.append(FileHandle(files, segment.path_of(TXN_INDEX_SUFFIX), READ))
-            snapshot = self.take_snapshot()
+            snapshot = self.take_snapshot() if following is None else None
             if snapshot is not None:
                 handles.append(FileHandle(files, snapshot, READ))
             if log.epochs.unsynced:
                 log.epochs.write_if_behind()
                 marks.append((log.epochs, "unsynced", False))
                 handles.append(FileHandle(files, log.epochs.path, READ))
-            marks.append((self, "_settled_from", log.active_segment.base_offset))
+            marks.append((self, "_settled_from", (following or log.active_segment).base_offset))
             new_names = True
         if self._topic_id_unsynced:
             marks.append((self, "_topic_id_unsynced", False))
@@ -377,7 +408,7 @@ class Durability:
         if not self._name_synced:
             marks.append((self, "_name_synced", True))
             handles.append(FileHandle(files, log.dir.path, READ))
-        return handles, marks
+        return handles, marks, following
 
     def take_snapshot(self) -> str | None:
         """Write the producers as of the log's end, and answer the file's path; of those between rolls one is kept.
@@ -394,8 +425,9 @@ class Durability:
             log.files.remove_if_exists(os.path.join(log.path, offset_file_name(previous, SNAPSHOT_SUFFIX)))
         return path
 
-    def _ended(self, full: bool, error: OSError | None) -> None:
+    def _ended(self, full: bool, handles: list[FileHandle], error: OSError | None) -> None:
         self._flushing = False
+        handles.clear()  # the next job needs their descriptors
         log = self._log
         if error is not None:
             self._fail(log.dir.fail("syncing", error.filename or log.path, error))

@@ -89,6 +89,11 @@ class IndexFile:
         """The entries that wait in memory."""
         return bytes(self._pending)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether a sync has something to do for it: what its file has, or what is yet to be written there."""
+        return self.unsynced or self._uncut or len(self._pending) > 0
+
     def _count_entries(self) -> None:
         """Count the file's entries, leaving out the zeros of a preallocated tail."""
         size = self.ENTRY_BYTES

@@ -317,18 +317,21 @@ class PartitionLog(LogReads, LogAppends):
         """Sync the records up to the end in this thread, without the jobs that the flusher has for others. KafkaStorageError when the disk
         fails."""
         end = self.log_end_offset
+        for segment in self.segments_from(self.durability.unsynced_from):
+            self._sync_with(self.files.sync_data, segment.log.handle)
+        self._sync_with(self.files.sync_names, partial(FileHandle, self.files, self.path, READ))
+        self.durability.synced(end)
+
+    def _sync_with(self, sync: Callable[[int], None], opened: Callable[[], FileHandle]) -> None:
+        """Sync one file, which is closed again where others need its descriptor. Raises KafkaStorageError."""
         try:  # who lacks a descriptor has not failed to sync
-            handles = [segment.log.handle() for segment in self.segments_from(self.durability.unsynced_from)]
-            directory = FileHandle(self.files, self.path, READ)
+            handle = opened()
         except OSError as error:
             raise self.dir.refuse("opening what is to be synced", error.filename or self.path, error) from error
         try:
-            for handle in handles:
-                self.files.sync_data(handle.fd)
-            self.files.sync_names(directory.fd)
+            sync(handle.fd)
         except OSError as error:
             raise self.dir.fail("syncing", error.filename or self.path, error) from error
-        self.durability.synced(end)
 
     def flushed_now(self, offset: int) -> bool:
         """Have the records below `offset` synced, and wait for it in this thread; whether they are on disk."""

@@ -201,17 +201,16 @@ def _sync_recovered(log: PartitionLog) -> None:
     """With durability "fsync" nothing is visible that is not on disk: sync what a crash may have left in the page cache, names too.
     Raises KafkaStorageError, with the directory offline, where a sync fails: done again it would succeed without what is lost."""
     ends = [segment.base_offset for segment in log.segments[1:]] + [log.log_end_offset]
-    handles = [
-        segment.log.handle() for segment, end in zip(log.segments, ends, strict=True) if end > log.recovery_point
-    ]
     if log.half_done is not None:
         # Files that went come back together with what was cut before them, or there would be a gap.
         log.files.sync_directory(log.path)
-    try:
-        for handle in handles:
-            log.files.sync_data(handle.fd)
-    except OSError as error:
-        raise log.dir.fail("syncing a recovered log", error.filename or log.path, error) from error
+    for segment, end in zip(log.segments, ends, strict=True):
+        if end > log.recovery_point:
+            handle = segment.log.handle()
+            try:
+                log.files.sync_data(handle.fd)
+            except OSError as error:
+                raise log.dir.fail("syncing a recovered log", error.filename or log.path, error) from error
     log.files.sync_directory(log.path)
     log.files.sync_directory(log.dir.path)
     log.durability.name_is_synced()

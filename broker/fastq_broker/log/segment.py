@@ -543,6 +543,11 @@ class Segment:
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
         return waited > self.roll_ms - self.roll_jitter_ms
 
+    @property
+    def indexes_unsynced(self) -> bool:
+        """Whether an index has what is not on disk, in its file or in memory."""
+        return self.index.is_behind or self.time_index.is_behind or self.txn_index_unsynced
+
     def update_indexes_full(self) -> None:
         """Note whether an index has reached segment.index.bytes (the time index keeps its last entry for the roll)."""
         limit = self.index_bytes_max
