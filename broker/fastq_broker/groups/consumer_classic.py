@@ -192,8 +192,9 @@ class ClassicMembers:
 
     # --- leave ---
 
-    def leave(self, group: ConsumerGroup, leaving: Sequence[tuple[str, str | None]]) -> list[int]:
-        """Remove members, given by id and instance id, or by instance id alone; answers an error for each."""
+    def leave(self, group: ConsumerGroup, leaving: Sequence[tuple[str, str | None]]) -> int | list[int]:
+        """Remove members, given by id and instance id, or by instance id alone; answers an error for each, or one for all where it
+        could not be written: none has gone then."""
         errors: list[int] = []
         gone: list[str] = []
         for member_id, instance_id in leaving:
@@ -205,7 +206,7 @@ class ClassicMembers:
             refused: list[KafkaError] = []
             self._consumers.fence(group, gone, lambda error: refused.append(error) if error else None)
             if refused:
-                errors = [error or store_error(refused[0]) for error in errors]
+                return store_error(refused[0])
         return errors
 
     def _leaving(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> tuple[int, str | None]:

@@ -268,7 +268,8 @@ class GroupShard:
         return error
 
     def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> int | list[int]:
-        """The errors of the members of a LeaveGroup, in their order; one error for all where there is no such group."""
+        """The errors of the members of a LeaveGroup, in their order; one error for all where there is no such group, or where what it is
+        without them could not be written."""
         errors = self._leave(group_id, leaving)
         return self._as_is_known(errors) if isinstance(errors, int) else [*map(self._as_is_known, errors)]
 
@@ -279,8 +280,7 @@ class GroupShard:
         if not isinstance(group, ClassicGroup):
             return ErrorCode.UNKNOWN_MEMBER_ID
         errors = group.leave(leaving, self.context.monotonic_ms())
-        self._run(group)
-        return errors
+        return self._run(group) or errors
 
     def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client: Client, version: int, answer: ConsumerAnswer
@@ -513,11 +513,11 @@ class GroupShard:
 
         self.context.append_in_parts(records, done)
 
-    def _run(self, group: Any) -> None:
-        """Carry out what a classic group wants; groups of the other kind want nothing this way."""
-        if not isinstance(group, ClassicGroup):
-            return
-        while group.effects:
+    def _run(self, group: Any) -> int:
+        """Carry out what a classic group wants; groups of the other kind want nothing this way. Answers the last error with which it was
+        refused at once to be stored."""
+        refusal: int = ErrorCode.NONE
+        while isinstance(group, ClassicGroup) and group.effects:
             effects, group.effects = group.effects, []
             for effect in effects:
                 if isinstance(effect, Answer):
@@ -525,13 +525,17 @@ class GroupShard:
                 elif isinstance(effect, Wake):
                     self._deadlines.add(effect.at_ms, (group, effect.key))
                 else:
-                    self._store(group, effect)
+                    refusal = self._store(group, effect) or refusal
+        return refusal
 
-    def _store(self, group: ClassicGroup, effect: Store) -> None:
-        """Write a group, and tell it how that went: perhaps later, when the disk has it."""
+    def _store(self, group: ClassicGroup, effect: Store) -> int:
+        """Write a group, and tell it how that went: perhaps later, when the disk has it. Answers the error that it is refused with at
+        once."""
+        codes: list[int] = []
 
         def done(error: KafkaError | None) -> None:
             code = ErrorCode.NONE if error is None else store_error(error)
+            codes.append(code)
             if error is not None:
                 place = f"storing groups in {self.context.partition}"
                 failures.say(logger.warning, place, "group %s could not be stored: %s", group.group_id, error)
@@ -544,6 +548,7 @@ class GroupShard:
             self.context.append([group_record(group, effect.assignments)], done)
         finally:
             self._writing_own = False
+        return codes[0] if codes else ErrorCode.NONE
 
     def _wake(self, item: tuple[ClassicGroup, str], now_ms: int) -> None:
         group, key = item

@@ -1,7 +1,8 @@
 """LeaveGroup: members of a classic group go, or are removed by their instance ids (from version 3 many at once, KIP-345).
 
-Rules: the answer comes once what the group is without them is durable. From version 3 on a group that does not exist is one that has none
-of the members, not an error of the whole request, as in GroupCoordinatorService.leaveGroup.
+Rules: the answer comes once what the group is without them is durable, also to a request that is sent again; where that is refused, with
+the reason for all. From version 3 on a group that does not exist is one that has none of the members, not an error of the whole request,
+as in GroupCoordinatorService.leaveGroup.
 """
 
 from __future__ import annotations
@@ -38,8 +39,6 @@ def handle(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupRes
         errors = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
     if isinstance(errors, int):
         return LeaveGroupResponse(error_code=errors, members=[])
-    if all(errors):
-        return _response(context, leaving, errors)
     return context.groups.once_durable(
         [request.group_id],
         lambda error: (

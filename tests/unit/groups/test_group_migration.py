@@ -16,7 +16,14 @@ from fastq_broker.groups.subscriptions import decode_subscription
 from group_world import Consumer, Parts, World, assert_disjoint
 
 from fastq._native.wire import DecodeError, Writer
-from fastq.errors import ErrorCode, GroupIdNotFound, KafkaStorageError, NotEnoughReplicasAfterAppend, UnknownMemberId
+from fastq.errors import (
+    ErrorCode,
+    GroupIdNotFound,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    UnknownMemberId,
+)
 from fastq.protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 REBALANCE = 27
@@ -331,6 +338,18 @@ def test_a_classic_member_joins_a_consumer_group(world: World) -> None:
     assert world.shard.leave("g", [("x", None), ("", "nobody"), ("c", None)]) == [25, 25, 25]
     with pytest.raises(UnknownMemberId):
         world.idle(old.member_id + "x", 1)
+
+
+def test_a_classic_member_whose_leaving_cannot_be_written_stays(world: World) -> None:
+    new, old = Consumer(world, "c"), Classic(world, "a")
+    settle(world, [new])
+    settle(world, [new, old])
+    leaving = [(old.member_id, None), ("nobody", None)]
+    world.refuse = NotEnoughReplicas("one of two")
+    assert world.shard.leave("g", leaving) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.shard.heartbeat("g", old.who) == 0
+    world.refuse = None
+    assert world.shard.leave("g", leaving) == [0, 25]
 
 
 def test_protocols_that_nobody_shares_are_refused(world: World) -> None:

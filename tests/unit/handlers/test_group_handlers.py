@@ -204,6 +204,50 @@ def test_who_leaves_hears_so_once_that_is_on_disk(
     server.run(work, durability="fsync")
 
 
+@pytest.mark.parametrize("version", [2, 5])
+def test_who_leaves_again_hears_so_when_the_first_does(
+    server: HandlerBroker, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it is no member any more is what the first has changed, and a crash may still undo."""
+
+    async def work(handlers: GroupHandlers) -> None:
+        joined = await handlers.stable()
+        held: list[Any] = []
+        log = handlers.broker.groups.shard("g").context.replica.log
+        request = LeaveGroupRequest(group_id="g", member_id=joined.member_id)
+        if version >= 3:
+            members = [LeaveGroupRequest.MemberIdentity(member_id=joined.member_id)]
+            request = LeaveGroupRequest(group_id="g", members=members)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(log.durability), "wait", lambda self, offset, callback: held.append(callback))
+            first, again = [asyncio.ensure_future(handlers.call(request, version)) for _ in range(2)]
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not first.done() and not again.done()
+            for callback in held:
+                callback(None)
+        answers = await asyncio.gather(first, again)
+        errors = [answer.members[0].error_code if version >= 3 else answer.error_code for answer in answers]
+        assert errors == [0, 25]
+
+    server.run(work, durability="fsync")
+
+
+@pytest.mark.parametrize("version", [2, 5])
+def test_who_leaves_hears_that_it_could_not_be_written(server: HandlerBroker, version: int) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        joined = await handlers.stable()
+        handlers.broker.groups.shard("g").context.replica.under_min_isr = True
+        request = LeaveGroupRequest(group_id="g", member_id=joined.member_id)
+        if version >= 3:
+            members = [LeaveGroupRequest.MemberIdentity(member_id=one) for one in (joined.member_id, "nobody")]
+            request = LeaveGroupRequest(group_id="g", members=members)
+        answer = await handlers.call(request, version)
+        assert (answer.error_code, answer.members) == (15, [])
+
+    server.run(work)
+
+
 def test_static_members_over_the_wire(server: HandlerBroker) -> None:
     async def work(handlers: GroupHandlers) -> None:
         handlers.topics("t")
