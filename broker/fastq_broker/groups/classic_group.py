@@ -93,8 +93,8 @@ class ClassicGroup(GroupState):
         old_id = before.member_id
 
         def stored(error: int, now_ms: int) -> None:
-            if self.members.get(member.member_id) is not member:
-                return  # it has been removed or replaced meanwhile, and answered then
+            if self.state is State.DEAD or self.members.get(member.member_id) is not member:
+                return  # it has been removed or replaced meanwhile, or the group is gone, and answered then
             if error:
                 waiter = self._take_join_waiter(member)
                 assert member.instance_id is not None

@@ -1,8 +1,8 @@
-"""How long a commit of offsets, and who reads what was written, waits for the replicas: who is cut off from them tells its members to look
-for the coordinator anew.
+"""How long a commit of offsets, what else a group writes, and who reads what was written, waits for the replicas: who is cut off from them
+tells its members to look for the coordinator anew.
 
 Rules: all wait equally long, so that they end in their order: one timer, for the first. Who has been answered costs nothing more than its
-place in the line. A commit that is given up may be kept all the same: whoever commits again writes the same.
+place in the line. What is given up may be kept all the same: whoever commits again writes the same.
 Source: offsets.commit.timeout.ms, CoordinatorRuntime's write timeout.
 """
 
@@ -51,6 +51,13 @@ class Patience:
         self._line: deque[tuple[int, OneAnswer]] = deque()
         self._timer: Any = None
 
+    def wait(self, begin: Callable[[Done], object], done: Done) -> None:
+        """Begin what tells how it went, now or later; `done` is told that once, or REQUEST_TIMED_OUT when the time is over."""
+        waiter = OneAnswer(done)
+        begin(waiter.tell)
+        if waiter.waits:
+            self.add(waiter)
+
     def add(self, waiter: OneAnswer) -> None:
         """Have it answered with REQUEST_TIMED_OUT when its time is over."""
         line = self._line
@@ -60,19 +67,29 @@ class Patience:
         if self._timer is None:
             self._timer = self._call_later(self._timeout_ms / 1000, self._due)
 
+    def end(self, error: KafkaError) -> None:
+        """Nobody waits here any more: each is told this."""
+        if self._timer is not None:
+            self._timer.cancel()
+        line, self._line, self._timer = self._line, deque(), None
+        for _, waiter in line:
+            waiter.tell(error)
+
     def _due(self) -> None:
-        self._timer = None
+        """Tell those whose time is over. The timer counts as running meanwhile: who is told may begin to wait anew, behind others."""
         now_ms, line = self._clock(), self._line
-        while line and (line[0][0] <= now_ms or not line[0][1].waits):
-            _, waiter = line.popleft()
-            waiter.tell(
-                error_for_code(
-                    ErrorCode.REQUEST_TIMED_OUT,
-                    f"not all in sync had what was committed within {self._timeout_ms} ms (offsets.commit.timeout.ms)",
+        try:
+            while line and (line[0][0] <= now_ms or not line[0][1].waits):
+                _, waiter = line.popleft()
+                waiter.tell(
+                    error_for_code(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        f"not all in sync had what was written within {self._timeout_ms} ms (offsets.commit.timeout.ms)",
+                    )
                 )
-            )
-        if line and self._timer is None:
-            self._timer = self._call_later((line[0][0] - now_ms) / 1000, self._due)
+        finally:
+            delay_ms = max(line[0][0] - now_ms, 0) if line else 0
+            self._timer = self._call_later(delay_ms / 1000, self._due) if line else None
 
 
 class Readers:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from fastq.errors import (
@@ -38,7 +39,7 @@ from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroup
 from fastq.values import NamedTuple
 
 from .classic_group import ClassicGroup
-from .commit_patience import Done
+from .commit_patience import Done, Patience
 from .consumer_change import ConsumerGroupSettings, GroupChange, needs_rebalance_deadline, pattern_of
 from .consumer_group import ConsumerGroup, MemberDeadlines, as_plain
 from .consumer_member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Member, MemberState, copied
@@ -81,8 +82,8 @@ class ConsumerGroups:
     """The consumer groups among `groups`, which other kinds of groups share. Loop thread only.
 
     `image` answers the metadata as it is; `became_classic(group id, rebalance)` is told of groups that have gone down;
-    `when_durable(done)` tells when all that was written so far is; `settings_of(group id)` answers what holds for one group,
-    `settings` where it is not given.
+    `when_durable(done)` tells when all that was written so far is, `patience` how long that may take; `settings_of(group id)` answers what
+    holds for one group, `settings` where it is not given.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class ConsumerGroups:
         image: Callable[[], MetadataImage],
         became_classic: Callable[[str, bool], None],
         when_durable: Callable[[Done], None],
+        patience: Patience,
         settings_of: Callable[[str], ConsumerGroupSettings] | None = None,
     ) -> None:
         self.groups = groups
@@ -106,6 +108,7 @@ class ConsumerGroups:
         self._context = context
         self._became_classic = became_classic
         self._when_durable = when_durable
+        self._patience = patience
 
     # --- records, loading, metadata ---
 
@@ -415,7 +418,8 @@ class ConsumerGroups:
         return GroupChange(group, self.image(), self._context.now_ms(), settings, written, bytes_max)
 
     def commit(self, change: GroupChange, written: Callable[[KafkaError | None], None]) -> bool:
-        """Write a change; whether it is in force. `written` is called once, with the error where it is not, when it is durable else.
+        """Write a change; whether it is in force. `written` is called once, with the error where it is not, when it is durable else, or
+        with REQUEST_TIMED_OUT where it is not in time.
 
         One without records comes after others: a request that is sent again is answered with what the first has changed.
         """
@@ -427,7 +431,7 @@ class ConsumerGroups:
             written(error)
 
         if change.records:
-            self._context.append(change.records, done)
+            self._patience.wait(partial(self._context.append, change.records), done)
         else:
             self._when_durable(done)
         if failed:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastq._native.commit_path import encode_offset_key, encode_offset_value
-from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq.errors import ErrorCode, KafkaError, NotCoordinator, error_for_code
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, GroupMetadataKey
 from fastq.values import NamedTuple
 from fastq_broker.controller import MetadataImage
@@ -32,7 +33,7 @@ from .classic_group import ClassicGroup
 from .classic_member import JoinRequest, JoinResult, SyncResult
 from .classic_records import group_record, read_group
 from .classic_state import Answer, Settings, Store, Wake
-from .commit_patience import Done, OneAnswer, Patience, Readers
+from .commit_patience import Done, Patience, Readers
 from .consumer_change import ConsumerGroupSettings
 from .consumer_classic import ClassicMembers
 from .consumer_group import ConsumerGroup
@@ -121,10 +122,17 @@ class GroupShard:
         self._image = image
         self._gone = gone
         self._is_surely_here = is_surely_here
-        self._commits = Patience(settings.commit_timeout_ms, context.monotonic_ms, context.call_later)
-        self._readers = Readers(lambda: context.end_offset, context.when_durable, self._commits)
+        self._patience = Patience(settings.commit_timeout_ms, context.monotonic_ms, context.call_later)
+        self._readers = Readers(lambda: context.end_offset, context.when_durable, self._patience)
         self.consumer = ConsumerGroups(
-            self.groups, context, settings.consumer, image, self._became_classic, self._readers.add, settings_of
+            self.groups,
+            context,
+            settings.consumer,
+            image,
+            self._became_classic,
+            self._readers.add,
+            self._patience,
+            settings_of,
         )
         self._classic_members = ClassicMembers(self.consumer)
         self._deadlines: Deadlines[tuple[ClassicGroup, str]] = Deadlines(
@@ -192,6 +200,7 @@ class GroupShard:
                 group.kill(ErrorCode.NOT_COORDINATOR)
                 self._run(group)
         self.groups.clear()
+        self._patience.end(NotCoordinator("the groups of this partition are coordinated elsewhere by now"))
 
     # --- classic groups ---
 
@@ -495,16 +504,14 @@ class GroupShard:
         if not records:
             self._readers.add(done)
             return
-        waiter = OneAnswer(done)
-        self.context.append_in_parts(
+        append = partial(
+            self.context.append_in_parts,
             records,
-            waiter.tell,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             transactional=producer_id >= 0,
         )
-        if waiter.waits:
-            self._commits.add(waiter)
+        self._patience.wait(append, done)
 
     def _write(self, records: list[CoordinatorRecord], what: str) -> None:
         def done(error: KafkaError | None) -> None:
@@ -529,8 +536,8 @@ class GroupShard:
         return refusal
 
     def _store(self, group: ClassicGroup, effect: Store) -> int:
-        """Write a group, and tell it how that went: perhaps later, when the disk has it. Answers the error that it is refused with at
-        once."""
+        """Write a group, and tell it how that went: perhaps later, when the disk has it, or when it had the time for that. Answers the
+        error that it is refused with at once."""
         codes: list[int] = []
 
         def done(error: KafkaError | None) -> None:
@@ -545,7 +552,7 @@ class GroupShard:
 
         self._writing_own = True
         try:
-            self.context.append([group_record(group, effect.assignments)], done)
+            self._patience.wait(partial(self.context.append, [group_record(group, effect.assignments)]), done)
         finally:
             self._writing_own = False
         return codes[0] if codes else ErrorCode.NONE

@@ -34,6 +34,8 @@ class Timer:
 class World:
     """A shard's context: the log is a list, the clock is moved by hand."""
 
+    partition = 0
+
     def __init__(self, **settings: Any) -> None:
         self.clock_ms = 1_000_000
         self.set_ahead_ms = 0

@@ -6,15 +6,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from fastq_broker.coordinator.errors import store_error
+from fastq_broker.groups.classic_member import JoinRequest, JoinResult, SyncResult
 from fastq_broker.groups.consumer_groups import ConsumerGroups
 from fastq_broker.groups.group import Committer
 from fastq_broker.groups.shard import Commit
 from group_world import CLIENT, World
 
-from fastq.errors import ErrorCode, KafkaError, KafkaStorageError
+from fastq.errors import ErrorCode, KafkaError, KafkaStorageError, error_for_code
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest
 
 TIMEOUT_MS = 5_000
+AWAY = ErrorCode.COORDINATOR_NOT_AVAILABLE
+JOINING = {
+    "member_epoch": 0,
+    "rebalance_timeout_ms": 60_000,
+    "subscribed_topic_names": ["t"],
+    "topic_partitions": [],
+}
 
 
 class SlowWorld(World):
@@ -53,10 +62,15 @@ def world() -> SlowWorld:
     return SlowWorld()
 
 
-def commit(world: World, partition: int = 0) -> list[int]:
+def commit(world: World, partition: int = 0, then: Callable[[], object] = lambda: None) -> list[int]:
+    """A commit; the error that it is told, after which `then` is called."""
     told: list[int] = []
-    entries = [("t", partition, 1, -1, None)]
-    world.shard.commit(Commit("g", Committer(), entries, 8), lambda errors: told.extend(errors.values()))
+
+    def answer(errors: dict[tuple[str, int], int]) -> None:
+        told.extend(errors.values())
+        then()
+
+    world.shard.commit(Commit("g", Committer(), [("t", partition, 1, -1, None)], 8), answer)
     return told
 
 
@@ -133,17 +147,109 @@ def ask(consumers: ConsumerGroups, **fields: Any) -> list[tuple[int, Any]]:
 
 def test_a_heartbeat_that_is_sent_again_is_answered_when_the_first_is(world: SlowWorld) -> None:
     """It was answered at once, with an assignment that a crash could still undo."""
-    joining = {
-        "member_epoch": 0,
-        "rebalance_timeout_ms": 5_000,
-        "subscribed_topic_names": ["t"],
-        "topic_partitions": [],
-    }
-    first = ask(world.consumers, **joining)
-    again = ask(world.consumers, **joining)
+    first = ask(world.consumers, **JOINING)
+    again = ask(world.consumers, **JOINING)
     assert first == again == []
     world.replicate()
     ((error, assignment),) = first
     assert error == 0 and assignment is not None
     assert again == first
-    assert ask(world.consumers, **joining) == first
+    assert ask(world.consumers, **JOINING) == first
+
+
+def test_who_commits_again_as_it_is_told_has_nobody_wait_longer(world: SlowWorld) -> None:
+    again: list[list[int]] = []
+    first = commit(world, then=lambda: again.append(commit(world)))
+    world.advance(1)
+    second = commit(world)
+    world.advance(TIMEOUT_MS - 1)
+    assert (first, second, again) == ([AWAY], [], [[]])
+    world.advance(1)
+    assert second == [AWAY]
+    world.advance(TIMEOUT_MS - 1)
+    assert again == [[AWAY]]
+
+
+def join(world: World, instance_id: str | None = None) -> list[JoinResult]:
+    told: list[JoinResult] = []
+    protocols = (("range", b""),)
+    request = JoinRequest("", instance_id, "client", "/host", 60_000, 60_000, "consumer", protocols, False, True)
+    world.shard.join("g", request, told.append)
+    world.advance(0)
+    return told
+
+
+def sync(world: World, joined: JoinResult, instance_id: str | None = None) -> list[SyncResult]:
+    told: list[SyncResult] = []
+    committer = Committer(joined.member_id, joined.generation, instance_id)
+    world.shard.sync("g", committer, None, None, {joined.member_id: b"all"}, told.append)
+    return told
+
+
+def waiting_for_a_sync(world: SlowWorld) -> list[Any]:
+    (joined,) = join(world)
+    world.replicate()
+    return sync(world, joined)
+
+
+def waiting_for_a_static_join(world: SlowWorld) -> list[Any]:
+    (joined,) = join(world, "i")
+    synced = sync(world, joined, "i")
+    world.replicate()
+    assert synced[0].error == 0
+    return join(world, "i")
+
+
+def waiting_for_a_heartbeat(world: SlowWorld) -> list[Any]:
+    return ask(world.consumers, **JOINING)
+
+
+def waiting_for_a_commit(world: SlowWorld) -> list[Any]:
+    return commit(world)
+
+
+def waiting_to_read(world: SlowWorld) -> list[Any]:
+    commit(world)
+    return read(world)
+
+
+def error_of(told: list[Any]) -> int:
+    (answer,) = told
+    return int(answer if isinstance(answer, int) else answer[0])
+
+
+@pytest.mark.parametrize("ask_for", [waiting_for_a_sync, waiting_for_a_static_join, waiting_for_a_heartbeat])
+def test_what_a_group_writes_waits_no_longer_than_a_commit(
+    world: SlowWorld, ask_for: Callable[[SlowWorld], list[Any]]
+) -> None:
+    told = ask_for(world)
+    world.advance(TIMEOUT_MS - 1)
+    assert told == []
+    world.advance(1)
+    assert store_error(error_for_code(error_of(told), "")) == AWAY
+    world.replicate()
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    "ask_for",
+    [
+        waiting_for_a_sync,
+        waiting_for_a_static_join,
+        waiting_for_a_heartbeat,
+        waiting_for_a_commit,
+        waiting_to_read,
+    ],
+)
+def test_who_waits_is_told_that_the_partition_is_coordinated_elsewhere(
+    world: SlowWorld, ask_for: Callable[[SlowWorld], list[Any]]
+) -> None:
+    """The timer that would have ended the wait is gone with the shard."""
+    told = ask_for(world)
+    assert told == []
+    for timer in world.timers:  # its context is closed before
+        timer.cancel()
+    world.shard.unloaded()
+    assert error_of(told) == ErrorCode.NOT_COORDINATOR
+    world.replicate()
+    assert len(told) == 1 and [timer for timer in world.timers if not timer.cancelled] == []
