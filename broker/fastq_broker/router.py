@@ -5,7 +5,7 @@ Rules
 - A module with `handle_frame(connection, ports, buffer, header)` decodes its own frames (Produce and Fetch do).
 - An unknown key or version closes the connection, but ApiVersions answers UNSUPPORTED_VERSION in its v0 body.
 - An error that a handler raises becomes the API's own error response where it has a top-level error code; otherwise
-  the connection is closed. Either way the broker goes on.
+  the connection is closed, and so it is where no answer can be made. Either way the broker goes on.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ class Router:
     def _later(
         self, route: Route, connection: Connection, header: Header, request: Message, response: Awaitable[Any]
     ) -> Deferred:
-        """Answer when the handler's coroutine is done."""
+        """Answer when the handler's coroutine is done; whatever keeps it from that closes the connection, which waits for nothing else."""
 
         async def run() -> None:
             try:
@@ -308,11 +308,15 @@ class Router:
                     result = self._error_response(route, header, request, error)
                 if result is None:
                     raise ProtocolViolation(f"{route.name} version {header[1]} is not known to the active controller")
-                frame = self._encode(route, header, result)
+                deferred.complete(self._encode(route, header, result))
             except ProtocolViolation as violation:
                 deferred.refuse(str(violation))
-            else:
-                deferred.complete(frame)
+            except Exception as error:
+                logger.exception("%s version %d cannot be answered", route.name, header[1])
+                deferred.refuse(f"{route.name} failed: {error!r}")
+            except BaseException as error:  # cancelled: by who waited, who hears no more of it, or in what was awaited
+                deferred.refuse(f"{route.name} failed: {error!r}")
+                raise
 
         coroutine: Coroutine[Any, Any, None] = run()
         task = self._ports.loop.create_task(coroutine)

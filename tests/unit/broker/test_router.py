@@ -118,3 +118,48 @@ def test_an_error_in_a_handler_is_answered_for_each_item(request_of_two: Any, ve
     words = [item.error_message for item in items if getattr(item, "error_message", None)]
     assert all("failed in the broker, whose log has more: ValueError('out of bounds')" in one for one in words)
     assert len(words) == (0 if request_of_two.API_KEY == m.DescribeGroupsRequest.API_KEY else 2)
+
+
+def no_memory(*_: Any) -> Any:
+    raise MemoryError("none left")
+
+
+@pytest.mark.parametrize("short", ["the error", "the frame", "what is awaited", "the connection"])
+def test_an_answer_that_cannot_be_made_later_closes_the_connection(short: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for its answer for ever, and was read from no more."""
+
+    async def scenario() -> None:
+        ports: Any = SimpleNamespace(
+            config=SimpleNamespace(non_produce_request_max_bytes=1 << 20), loop=asyncio.get_running_loop(), cluster=None
+        )
+        node, key, version = router.Router(ports), m.DescribeGroupsRequest.API_KEY, 5
+        awaited = ports.loop.create_future()
+
+        async def handle(*_: Any) -> Any:
+            return await awaited
+
+        node._routes[key] = router.Route(key, SimpleNamespace(VERSIONS=(version, version), handle=handle))  # type: ignore[arg-type]
+        told: asyncio.Queue[str] = asyncio.Queue()
+        complete = no_memory if short == "the connection" else lambda _, answer: told.put_nowait("an answer")
+        connection: Any = SimpleNamespace(
+            complete=complete, fail=told.put_nowait, peer=("127.0.0.1", 1), listener="PLAINTEXT"
+        )
+        frame = bytearray(encode_request(7, "test", m.DescribeGroupsRequest(groups=["a"]), version))
+        header = scan_request(frame, 0, len(frame), flexible_versions(), len(frame))
+        assert header is not None
+        answer = node.dispatch(connection, frame, header)
+        assert isinstance(answer, Deferred)
+        answer.attached = True
+        if short == "the error":
+            monkeypatch.setattr(router, "error_said", no_memory)
+            awaited.set_exception(ValueError("out of bounds"))
+        elif short == "the frame":
+            monkeypatch.setattr(router, "encode_response", no_memory)
+            awaited.set_result(m.DescribeGroupsResponse(groups=[]))
+        elif short == "what is awaited":
+            awaited.cancel()
+        else:
+            awaited.set_result(m.DescribeGroupsResponse(groups=[]))
+        assert (await asyncio.wait_for(told.get(), 10)).startswith("DescribeGroups failed")
+
+    asyncio.run(scenario())
