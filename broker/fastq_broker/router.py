@@ -25,6 +25,7 @@ from fastq.protocol.message import Message
 
 from .connection import CARRY_RECORDS, Connection, ProtocolViolation, too_large
 from .error_responses import error_said
+from .log import failures
 from .ports import Ports
 
 if TYPE_CHECKING:
@@ -131,6 +132,14 @@ class Deferred:
         else:
             self.answered = True
             self.answer = response
+
+    def complete_with(self, make: Callable[[], bytes | list[Part]], what: str) -> None:
+        """Answer what `make` makes; where that fails the client is not left waiting. `what` is the request's name."""
+        try:
+            self.complete(make())
+        except Exception as error:
+            failures.report(f"answering a {what}", error)
+            self.refuse(f"{what} failed: {error!r}")
 
     def hand_over(self, connection: Any) -> None:
         """Answer to `connection` instead: what stands between, as the fault switches do, gets `complete` and `fail`."""

@@ -187,7 +187,7 @@ def _answer_when_kept(
         if left == 0:
             if timer is not None:
                 timer.cancel()
-            deferred.complete(encode_response(correlation_id, response, version))
+            deferred.complete_with(partial(encode_response, correlation_id, response, version), "MirrorAppend")
 
     def kept(answer: Answer, replica: Replica, error: KafkaError | None) -> None:
         try:

@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastq._native.commit_path import decode_commit_request, encode_commit_response
@@ -69,7 +70,7 @@ def handle_frame(connection: Connection, ports: Ports, buffer: bytearray, header
         if deferred is None:
             answered = errors
         else:
-            deferred.complete(respond(errors))
+            deferred.complete_with(partial(respond, errors), "OffsetCommit")
 
     shard.commit(Commit(group_id, committer, offsets, version, retention_ms), answer)
     if answered is not None:

@@ -26,7 +26,6 @@ from fastq.protocol.uuid import uuid_to_str
 from fastq_broker.config_keys import shown
 from fastq_broker.connection import ProtocolViolation
 from fastq_broker.leaders import current_leader, endpoints
-from fastq_broker.log import failures
 from fastq_broker.router import Deferred
 from fastq_broker.transactions import Operation, operation
 from fastq_broker.transactions.batches import admit_batches, unverified_batches
@@ -310,11 +309,7 @@ def _answer_when_kept(
         if left == 0:
             if timer is not None:
                 timer.cancel()
-            try:
-                deferred.complete(_encode(connection, ports, header, results))
-            except Exception as failure:
-                failures.report("answering a produce", failure)
-                deferred.refuse(f"Produce failed: {failure}")
+            deferred.complete_with(partial(_encode, connection, ports, header, results), "Produce")
 
     acknowledgements: list[tuple[SharedPartition, Acknowledgement]] = []
     for position, replica, offset in waiting:

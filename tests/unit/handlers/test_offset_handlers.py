@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastq_broker.groups.shard import GroupShard
+from fastq_broker.handlers import offset_commit
+from fastq_broker.router import Deferred
+from fastq_broker.server import flexible_versions
 from group_support import OFFSETS_TOPIC, GroupHandlers, HandlerBroker
 
+from fastq._native.produce_path import scan_request
 from fastq.errors import KafkaError, KafkaStorageError
+from fastq.protocol.frames import encode_request
 from fastq.protocol.messages import (
     ConsumerProtocolSubscription,
     DeleteGroupsRequest,
@@ -129,6 +135,33 @@ def test_with_durability_fsync_too(server: HandlerBroker) -> None:
         await handlers.leave(joined.member_id)
         answer = await handlers.call(DeleteGroupsRequest(groups_names=["g"]), 2)
         assert answer.results[0].error_code == 0
+
+    server.run(work, durability="fsync")
+
+
+def test_a_commit_whose_later_answer_cannot_be_made_has_its_connection_closed(
+    server: HandlerBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection waited for it for ever, and was read from no more."""
+
+    def no_memory(*_: Any) -> bytes:
+        raise MemoryError("none left")
+
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        told: asyncio.Queue[str] = asyncio.Queue()
+        connection: Any = SimpleNamespace(complete=lambda *_: told.put_nowait("an answer"), fail=told.put_nowait)
+        partition = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+        topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="t", partitions=[partition])
+        frame = bytearray(encode_request(1, "test", OffsetCommitRequest(group_id="g", topics=[topic]), 8))
+        header = scan_request(frame, 0, len(frame), flexible_versions(), len(frame))
+        assert header is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(offset_commit, "encode_commit_response", no_memory)
+            deferred = offset_commit.handle_frame(connection, handlers.broker, frame, header)
+            assert isinstance(deferred, Deferred)
+            deferred.attached = True
+            assert (await asyncio.wait_for(told.get(), 10)).startswith("OffsetCommit failed")
 
     server.run(work, durability="fsync")
 
