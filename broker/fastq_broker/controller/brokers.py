@@ -92,7 +92,7 @@ def plan_registration(
 ) -> tuple[Registered, list[Record]]:
     """BrokerRegistration in the `version` it came in. `epoch`: the next offset; `finalized`: levels of all features, kraft.version too.
 
-    `is_live`: whether the registration that the image has is in use (`Sessions.is_live`).
+    `is_live`: whether the registration that the image has is in use (`Sessions.is_live`): it is kept from other incarnations.
     """
     try:
         broker = view.image.brokers.get(request.broker_id)
@@ -323,6 +323,8 @@ class _Session:
     """The last incarnations of this id before it, as far as this node has led meanwhile."""
     contact_ms: int | None = None
     """When it was last heard in this epoch; None: not since it registered, or its session is over."""
+    spoke_ms: int | None = None
+    """The same, where its registration counts as well: what those go by that it has displaced."""
     was_heard: bool = False
     """Whether it was heard in this epoch, and since this node leads."""
     link: object = None
@@ -379,6 +381,7 @@ class Sessions:
                 session = self._brokers[broker_id] = _Session(
                     broker.epoch, image.offset, registration, broker.fenced, broker.incarnation_id, before
                 )
+                session.spoke_ms = now_ms
             if session.registration != registration:
                 session.registration = registration
                 session.registered_at = image.offset
@@ -394,23 +397,29 @@ class Sessions:
         over; None for what cannot break."""
         session = self._brokers.get(broker_id)
         if session is not None and session.epoch == epoch:
-            session.contact_ms, session.link, session.gone_at_ms = now_ms, link, None
-            session.was_heard = True
+            session.contact_ms = session.spoke_ms = now_ms
+            session.link, session.gone_at_ms, session.was_heard = link, None, True
 
-    def is_live(self, broker_id: int, now_ms: int) -> bool:
-        """Whether the broker that is registered was heard within a session's time, and what it was heard over still stands."""
+    def is_live(self, broker_id: int, incarnation_id: bytes, now_ms: int) -> bool:
+        """Whether the broker that is registered keeps its id from another incarnation: it was heard within a session's time, and what it
+        was heard over still stands, or it broke a moment ago. One that it has displaced waits also where it has only registered yet, and
+        whatever has broken until it is fenced: two that live would take turns."""
         session = self._brokers.get(broker_id)
-        return session is not None and session.gone_at_ms is None and not self._is_over(session, now_ms)
+        if session is None:
+            return False
+        if incarnation_id in session.displaced:
+            return session.spoke_ms is not None and session.spoke_ms + self.timeout_ms >= now_ms
+        return not self._is_over(session, now_ms)
 
     def is_silent(self, broker_id: int, incarnation_id: bytes, silent_ms: int, now_ms: int) -> bool:
-        """Whether the broker that is registered has said nothing for so long, or not a thing since this node leads: what another
-        incarnation of its id may take for its end. Not one that it has displaced: two that live would take turns."""
+        """Whether the broker that is registered has said nothing for so long (to a leader that is new, since it leads), or what it was
+        heard over has broken: what another incarnation of its id, in its place, may take for its end. Not one that it has displaced."""
         session = self._brokers.get(broker_id)
-        if session is None or session.contact_ms is None:
+        if session is None:
             return True
         if incarnation_id in session.displaced:
             return False
-        return not session.was_heard or session.contact_ms + silent_ms < now_ms
+        return session.contact_ms is None or session.gone_at_ms is not None or session.contact_ms + silent_ms < now_ms
 
     def unheard(self) -> list[tuple[int, int]]:
         """Id and epoch of the brokers that have a session only because the metadata has them."""
@@ -442,7 +451,7 @@ class Sessions:
         if session.is_active:
             self._active[session.metadata_offset] += 1
         if result.should_shut_down:  # it stops now, and may be back before a session's time
-            session.contact_ms = None
+            session.contact_ms = session.spoke_ms = None
 
     def expired(self, now_ms: int) -> int | None:
         """One broker to fence (`plan_fence`), the one unheard for longest; None when all sessions go on.
@@ -458,7 +467,7 @@ class Sessions:
         for contact_ms, broker_id in sorted(over):
             session = self._brokers[broker_id]
             broken = session.gone_at_ms is not None
-            session.contact_ms = session.gone_at_ms = None
+            session.contact_ms = session.spoke_ms = session.gone_at_ms = None
             if not session.is_fenced:
                 logger.info(
                     "broker %d in epoch %d is fenced: it was last heard %d ms ago, %s",

@@ -5,10 +5,10 @@ Rules
   what it has seen is. Who is not the active controller says NOT_CONTROLLER, in the words of the API that was asked.
 - What a plan allows to be made in parts (all that only moves leaders and ISRs) is cut where Kafka bounds a batch, in the order planned.
 - Who was heard when (`Sessions`) is known to the leader of an epoch only: it begins anew with each.
-- A process that is gone is not waited for, unless broker.disconnect.timeout.ms says so: its connection was closed, nobody listens in its
-  place (which the owner finds out: `on_term`, `unheard`, `broken`), or it is silent for SILENT_INTERVALS and another one that advertises
-  its place registers. All these may be wrong, at the cost of a fence that the next heartbeat takes away: Kafka's epochs guard what is
-  written.
+- A process that is gone is not waited for, unless broker.disconnect.timeout.ms says so: its connection is closed for so long, nobody
+  listens in its place (which the owner finds out: `on_term`, `unheard`, `broken`), or another one that advertises its place registers
+  where its connection is closed, or it is silent for SILENT_INTERVALS. All these may be wrong, at the cost of a fence that the next
+  heartbeat takes away: Kafka's epochs guard what is written.
 - One that speaks keeps its id, whoever else comes with the same: two processes may well advertise one place, that of what forwards to them.
 Source: QuorumController, ControllerApis, PeriodicTaskControlManager.
 """
@@ -174,14 +174,15 @@ class ClusterControl:
     # -- brokers
 
     def _register_broker(self, request: BrokerRegistrationRequest, version: int) -> Planned:
-        controller = self._controller
+        controller, sessions = self._controller, self._active_term().sessions
+        is_live = sessions.is_live(request.broker_id, request.incarnation_id, self._now())
         registered, records = brokers.plan_registration(
             self._view,
             request,
             version=version,
             epoch=controller.quorum.end_offset,
             finalized=controller.pending_features,
-            is_live=self._active_term().sessions.is_live(request.broker_id, self._now()) and not self._follows(request),
+            is_live=is_live and not self._follows(request),
         )
         if registered.error:
             failures.say(

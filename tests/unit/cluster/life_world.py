@@ -216,7 +216,7 @@ class PlannedController(Controller):
             version=4,
             epoch=self.view.image.offset + 1,
             finalized=SUPPORTED_LEVELS,
-            is_live=self.sessions.is_live(BROKER, self.now_ms),
+            is_live=self.sessions.is_live(BROKER, request.incarnation_id, self.now_ms),
         )
         response = BrokerRegistrationResponse(error_code=result.error, broker_epoch=result.epoch)
         self.plan(records, lambda: answer(response))

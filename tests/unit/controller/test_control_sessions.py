@@ -15,6 +15,8 @@ from fastq.errors import ErrorCode
 from fastq.protocol import messages as m
 
 TIMEOUT = 9000
+OTHER = b"b" * 16
+"""Another incarnation, which wants the id."""
 
 
 def sessions(cluster: Cluster, now: int = 0) -> Sessions:
@@ -56,8 +58,8 @@ def test_a_heartbeat_keeps_the_session() -> None:
     found = sessions(cluster)
     found.heard(1, 101, 5000)
     assert found.expired(14_000) is None
-    assert found.is_live(1, 14_000)
-    assert not found.is_live(1, 14_001)
+    assert found.is_live(1, OTHER, 14_000)
+    assert not found.is_live(1, OTHER, 14_001)
     assert found.expired(14_001) == 1
 
 
@@ -85,7 +87,7 @@ def test_a_fenced_broker_is_not_fenced_again() -> None:
     cluster.apply(*brokers.plan_fence(cluster.view, 1))
     found.follow(cluster.image, 0)
     assert found.expired(20_000) is None
-    assert not found.is_live(1, 20_000)
+    assert not found.is_live(1, OTHER, 20_000)
 
 
 def test_where_a_fence_was_not_written_the_broker_gets_another_session() -> None:
@@ -104,10 +106,10 @@ def test_a_new_incarnation_begins_without_a_session() -> None:
     found = sessions(cluster)
     cluster.broker(1, fenced=True, broker_epoch=300)
     found.follow(cluster.image, 0)
-    assert not found.is_live(1, 0)
+    assert not found.is_live(1, OTHER, 0)
     assert found.state(1).registered_at == cluster.image.offset
     found.heard(1, 300, 10)
-    assert found.is_live(1, 20)
+    assert found.is_live(1, OTHER, 20)
 
 
 def test_a_registration_that_says_other_things_is_to_be_read_anew() -> None:
@@ -141,9 +143,10 @@ def test_a_connection_that_was_closed_ends_the_session_unless_the_broker_is_hear
     found.heard(1, 101, 1, first)
     found.heard(2, 102, 1, first)
     assert found.broken(1, 101, first, 505) and found.broken(2, 102, first, 505)
-    assert not found.is_live(1, 5) and not found.is_live(2, 5)
+    assert [found.is_live(1, OTHER, at) for at in (5, 504, 505)] == [True, True, False]
+    assert found.is_silent(1, OTHER, 4000, 5)  # whoever comes in its place need not wait
     found.heard(2, 102, 5, second)
-    assert found.is_live(2, 5)
+    assert found.is_live(2, OTHER, 5)
     assert not found.broken(2, 102, first, 505)
     assert found.next_look(504) == 505  # however long a tick is
     assert [found.expired(504), found.expired(505), found.expired(505)] == [None, 1, None]
@@ -155,17 +158,47 @@ def test_who_is_silent_may_be_taken_for_gone_but_not_by_whom_it_displaced() -> N
     cluster = Cluster()
     cluster.brokers(1)
     found = sessions(cluster)
-    assert found.is_silent(1, b"b" * 16, 4000, 0) and found.is_silent(
-        7, b"b" * 16, 4000, 0
-    )  # not heard since this node leads
+    assert found.is_silent(7, OTHER, 4000, 0)
+    assert not found.is_silent(1, OTHER, 4000, 4000)  # as long as any other, where this node leads anew
+    assert found.is_silent(1, OTHER, 4000, 4001)
     found.heard(1, 101, 1000)
-    assert not found.is_silent(1, b"b" * 16, 4000, 5000)
-    assert found.is_silent(1, b"b" * 16, 4000, 5001)
+    assert not found.is_silent(1, OTHER, 4000, 5000)
+    assert found.is_silent(1, OTHER, 4000, 5001)
     before = cluster.image.brokers[1].incarnation_id
-    cluster.broker(1, broker_epoch=300, incarnation_id=b"b" * 16)
+    cluster.broker(1, broker_epoch=300, incarnation_id=OTHER)
     found.follow(cluster.image, 6000)
     found.heard(1, 300, 6000)
     assert found.is_silent(1, b"c" * 16, 4000, 10_001) and not found.is_silent(1, before, 4000, 10_001)
+
+
+def displaced_at_5(cluster: Cluster) -> tuple[Sessions, bytes]:
+    """Broker 1 was displaced by an incarnation that has registered, and not been heard; and who it was."""
+    cluster.brokers(1)
+    found = sessions(cluster)
+    found.heard(1, 101, 1)
+    before = cluster.image.brokers[1].incarnation_id
+    cluster.broker(1, fenced=True, broker_epoch=300, incarnation_id=OTHER)
+    found.follow(cluster.image, 5)
+    return found, before
+
+
+def test_who_was_displaced_waits_for_who_has_only_registered() -> None:
+    """It had taken the id back before the other's first heartbeat, and that one again."""
+    found, before = displaced_at_5(Cluster())
+    assert not found.is_live(1, b"c" * 16, 6)  # any other may: this one may be gone
+    assert found.is_live(1, before, 5 + TIMEOUT) and not found.is_live(1, before, 6 + TIMEOUT)
+    assert not found.is_silent(1, before, 4000, 5000)
+
+
+def test_who_was_displaced_waits_until_one_whose_connection_is_closed_is_fenced() -> None:
+    found, before = displaced_at_5(Cluster())
+    link = object()
+    found.heard(1, 300, 10, link)
+    assert found.broken(1, 300, link, 510)
+    assert found.is_live(1, before, 511) and not found.is_silent(1, before, 4000, 511)
+    assert found.is_silent(1, b"c" * 16, 4000, 11)
+    assert found.expired(510) is None  # it was fenced before
+    assert not found.is_live(1, before, 511)
 
 
 def test_the_shutdown_waits_for_who_is_active_and_not_for_who_shuts_down() -> None:
@@ -204,7 +237,7 @@ def test_a_broker_that_has_shut_down_may_come_back_at_once() -> None:
     found.heartbeat(asked(1), result, 50)
     cluster.apply(*records)
     found.follow(cluster.image, 100)
-    assert not found.is_live(1, 101)
+    assert not found.is_live(1, OTHER, 101)
 
 
 def test_a_heartbeat_that_is_refused_says_nothing() -> None:

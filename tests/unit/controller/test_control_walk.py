@@ -216,7 +216,7 @@ class Walk:
             version=4,
             epoch=image.offset + 1,
             finalized=image.features,
-            is_live=self.sessions.is_live(broker_id, self.now),
+            is_live=self.sessions.is_live(broker_id, request.incarnation_id, self.now),
         )
         if result.error:
             assert result.error == ErrorCode.DUPLICATE_BROKER_REGISTRATION
@@ -249,7 +249,7 @@ class Walk:
         self.sessions.heartbeat(request, result, self.cluster.image.offset + len(records))
         if result.should_shut_down:
             assert fence or not self.cluster.view.leads(broker_id)
-            assert not self.sessions.is_live(broker_id, self.now)
+            assert not self.sessions.is_live(broker_id, b"another", self.now)
         self.write(f"heartbeat {broker_id} fence={fence} stop={stop} offline={len(offline)}", records)
         assert self.cluster.image.brokers[broker_id].fenced == result.is_fenced
         if result.should_shut_down:
