@@ -235,12 +235,14 @@ class BrokerConfig:
         overrides: Mapping[str, ConfigValue] | None = None,
         *,
         insecure_ignore: Iterable[str] = (),
+        looks_up: bool = True,
     ) -> BrokerConfig:
-        """As `load`, and nothing is logged."""
+        """As `load`, and nothing is logged. Without `looks_up` the config has no limits of connections for names of hosts, as nobody is
+        asked for their addresses."""
         repeated: list[str] = []
         settings = read_file(Path(path), repeated) if path is not None else {}
         settings.update(_known(overrides or {}))
-        config = cls.from_mapping(settings, insecure_ignore=insecure_ignore)
+        config = _Builder(settings, fail_closed.check_ignored(insecure_ignore)).build(looks_up)
         return (
             replace(config, warnings=(*(f"{path}: {text}" for text in repeated), *config.warnings))
             if repeated
@@ -403,7 +405,7 @@ class _Builder:
         self._own_keys.setdefault(listener, {})[own] = value
         return key, value
 
-    def build(self) -> BrokerConfig:
+    def build(self, looks_up: bool = True) -> BrokerConfig:
         values: dict[str, ConfigValue] = {
             key.attribute: effective(key.name, self.settings) for key in (*DONE, *CLUSTER)
         }
@@ -411,7 +413,7 @@ class _Builder:
         self._place(values)
         config_cluster.check_times(values)
         values["max_connections_per_ip_overrides"] = config_listeners.limits_by_address(
-            values["max_connections_per_ip_overrides"]
+            values["max_connections_per_ip_overrides"], looks_up=looks_up
         )
         self._check_consumer_groups(values)
         return BrokerConfig(

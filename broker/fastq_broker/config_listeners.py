@@ -261,8 +261,9 @@ def own_key(name: str, keys: Mapping[str, ConfigKey]) -> tuple[str, str, ConfigK
     return listener.upper(), rest, key
 
 
-def limits_by_address(text: str) -> dict[str, int]:
-    """max.connections.per.ip.overrides by address, as connections have theirs; of a host's name all that it has now."""
+def limits_by_address(text: str, *, looks_up: bool = True) -> dict[str, int]:
+    """max.connections.per.ip.overrides by address, as connections have theirs; of a host's name all that it has now. Without `looks_up`
+    names are left out: nobody is asked for their addresses, which may take long."""
     limits: dict[str, int] = {}
     for pair in filter(None, (item.strip() for item in text.split(","))):
         host, colon, count = pair.rpartition(":")
@@ -270,7 +271,9 @@ def limits_by_address(text: str) -> dict[str, int]:
             raise ConfigError(
                 f"max.connections.per.ip.overrides = {text!r} is not allowed: it takes address:count pairs"
             )
-        limits.update(dict.fromkeys(_addresses(host.strip().strip("[]"), text), int(count)))
+        host = host.strip().strip("[]")
+        if looks_up or _is_address(host):
+            limits.update(dict.fromkeys(_addresses(host, text), int(count)))
     return limits
 
 

@@ -5,7 +5,8 @@ Rules
   what was altered there stands above the file, as at a start (KIP-226).
 - A file that cannot be read, or has anything that a start would refuse, changes nothing, and is named with the reason. So does a pipe,
   which a start may read: once read it is empty, as if every setting were its default, or it holds the loop up until somebody writes.
-- What counts only from the next start on is named in one line, each time, as long as the file and the broker differ.
+- What counts only from the next start on is named in one line, each time, as long as the file and the broker differ. Names of hosts are
+  among it, and not looked up: the loop would wait for a name server.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Reloader:
             return True
         try:
             _check_is_file(self._path)
-            new = BrokerConfig.read(self._path, self._overrides, insecure_ignore=self._insecure_ignore)
+            new = BrokerConfig.read(self._path, self._overrides, insecure_ignore=self._insecure_ignore, looks_up=False)
         except (FastqError, ValueError) as error:
             logger.error("SIGHUP: %s is not taken, and nothing has changed: %s", self._path, error)
             return False

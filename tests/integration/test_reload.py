@@ -162,6 +162,22 @@ def test_a_bad_file_changes_nothing_and_says_so(
     assert word in line and "is not taken, and nothing has changed" in line
 
 
+def test_names_of_hosts_are_not_looked_up_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count from the next start on. The loop would wait for a name server, and without one nothing of the file was taken."""
+
+    def away(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    async def test(one: Reloaded) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "getaddrinfo", away)
+            assert one.reload("log.retention.hours=48\nmax.connections.per.ip.overrides=clients.example:7\n")
+            assert not one.reload("log.retention.hours=72\nmax.connections.per.ip.overrides=clients.example:many\n")
+        assert one.retention_ms("t") == 48 * 3_600_000
+
+    run(test)
+
+
 def test_a_pipe_is_not_read_twice(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def test(one: Reloaded) -> None:
         one.path.unlink()
