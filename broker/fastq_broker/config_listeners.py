@@ -278,7 +278,7 @@ def limits_by_address(text: str, *, looks_up: bool = True) -> dict[str, int]:
 
 
 def _addresses(host: str, text: str) -> set[str]:
-    """The addresses of a host, each in the one spelling that the system gives it."""
+    """The addresses of a host, each in the one spelling that the system gives it; without a scope, as peers come without one."""
     try:
         found = [host] if _is_address(host) else [item[4][0] for item in socket.getaddrinfo(host, 0)]
     except (OSError, UnicodeError) as error:
@@ -286,7 +286,7 @@ def _addresses(host: str, text: str) -> set[str]:
             f"max.connections.per.ip.overrides = {text!r} is not allowed: {host!r} is no address, and no name that has one here ({error}); "
             "it takes address:count pairs"
         ) from error
-    parsed = [ipaddress.ip_address(one) for one in found]
+    parsed = [ipaddress.ip_address(one.partition("%")[0]) for one in found]
     return {str(getattr(one, "ipv4_mapped", None) or one) for one in parsed}
 
 

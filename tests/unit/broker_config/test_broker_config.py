@@ -304,6 +304,12 @@ def test_limits_per_address() -> None:
     assert limits == {"10.0.0.1": 5, "fe80::a": 2}
 
 
+def test_limits_of_an_address_with_a_scope_are_those_of_the_address() -> None:
+    """A peer has its address without one, whatever interface it came over, and Kafka compares addresses alone."""
+    config = of(("max.connections.per.ip.overrides", "[fe80::1%eth0]:3,FE80::2%7:4"))
+    assert config.max_connections_per_ip_overrides == {"fe80::1": 3, "fe80::2": 4}
+
+
 def test_a_document_nested_without_end_is_a_mistake_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "server.toml"
     path.write_text("a = " + "[" * 20_000)
