@@ -337,6 +337,7 @@ def test_offset_delete(groups: WireGroups) -> None:
         assert await delete(f"{groups.group_id}-none", (topic, 0)) == (69, [])
         assert await delete(groups.group_id, (topic, 0)) == (0, [86])
         assert await delete(groups.group_id, (other, 0)) == (0, [0])
+        assert await delete(groups.group_id, (other, 0), (other, 99)) == (0, [0, 3])
         assert await delete(groups.group_id, (f"{topic}-nowhere", 0)) == (0, [3])
         assert await groups.fetch(9, None) == {(topic, 0): (1, 0, "m")}
         connect = f"{groups.group_id}-connect"

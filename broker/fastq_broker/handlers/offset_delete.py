@@ -1,6 +1,6 @@
 """OffsetDelete: single offsets of a group whose members do not read their topics (KIP-496).
 
-Rules: a topic has to exist, its partition does not, as in Kafka: an offset may have been committed for one that was never there.
+Rules: a partition has to exist, as in Kafka. Offsets of one that does not go with their topic, or when their time is over.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Outcome = tuple[int, dict[TopicPartition, int]]
 def handle(
     context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
-    """Delete the offsets; topics that do not exist and those that are read are refused one by one."""
+    """Delete the offsets; partitions that do not exist and topics that are read are refused one by one."""
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
     try:
@@ -35,7 +35,7 @@ def handle(
         return OffsetDeleteResponse(error_code=unavailable.code, topics=[])
     image = context.image
     named = [(topic.name, item.partition_index) for topic in request.topics for item in topic.partitions]
-    known = [item for item in named if image.topic(item[0]) is not None]
+    known = [item for item in named if image.partition(*item) is not None]
     return context.groups.answer(
         lambda answer: shard.delete_offsets(request.group_id, known, lambda *outcome: answer(outcome)),
         partial(_respond, request),

@@ -292,7 +292,7 @@ def test_offset_delete(server: HandlerBroker) -> None:
         assert await delete("", ("t", 0)) == (24, [])
         assert await delete("none", ("t", 0)) == (69, [])
         assert await delete("g", ("t", 0), ("u", 0), ("nowhere", 0), ("u", 3)) == (0, [86, 0, 3, 0])
-        assert await delete("g", ("u", 9)) == (0, [0])
+        assert await delete("g", ("u", 9)) == (0, [3])
         assert await handlers.fetch(9, None) == {("t", 0): (1, 0, "m"), ("u", 1): (3, 0, "m")}
         connect = await handlers.member(group_id="connect", protocol_type="connect")
         await handlers.sync(4, connect, group_id="connect")
