@@ -109,15 +109,10 @@ def _cancelled(view: ControlView, found: Located) -> PartitionChange:
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"All replicas of {found} are new: there is nothing to go back to."
         )
     if not isr and not unclean:
-        why = (
-            f"in sync are {list(partition.isr)}, all of them new"
-            if partition.isr
-            else f"nobody is in sync; start a broker that may lead without a loss first (one of {_may_lead(partition) or replicas})"
-        )
         raise Refused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Unable to revert the partition assignment of {found}: {why}. It would take an unclean leader election, which the topic does "
-            "not allow.",
+            f"Unable to revert the partition assignment of {found}: {_nobody_left(partition, replicas)}. It would take an unclean leader "
+            "election, which the topic does not allow.",
         )
     change = PartitionChange(view, found)
     if unclean:
@@ -128,8 +123,18 @@ def _cancelled(view: ControlView, found: Located) -> PartitionChange:
     return change
 
 
-def _may_lead(partition: PartitionImage) -> list[int]:
-    return [*partition.eligible_leader_replicas, *partition.last_known_elr]
+def _nobody_left(partition: PartitionImage, replicas: Sequence[int]) -> str:
+    """Why none of the replicas that a partition had before leads it, and which to start: not one that would go."""
+    if partition.isr:
+        return f"in sync are {list(partition.isr)}, all of them new"
+    may_lead = [*partition.eligible_leader_replicas, *partition.last_known_elr]
+    start = [replica for replica in may_lead if replica in replicas]
+    if may_lead and not start:
+        return (
+            f"nobody is in sync, and of {may_lead}, which may lead without a loss, all are new; start one of them, and have {replicas} in "
+            "sync first"
+        )
+    return f"nobody is in sync; start a broker that may lead without a loss first (one of {start or replicas})"
 
 
 def list_reassignments(

@@ -137,10 +137,17 @@ def only_new_ones(unclean: bool) -> Cluster:
     return cluster
 
 
-def nobody_in_sync() -> Cluster:
+def nobody_in_sync(eligible: list[int], last_known: list[int] | None = None) -> Cluster:
     cluster = Cluster()
     cluster.brokers(1, 2)
-    cluster.partition(replicas=[2, 1], isr=[], leader=-1, adding_replicas=[2], eligible_leader_replicas=[1])
+    cluster.partition(
+        replicas=[2, 1],
+        isr=[],
+        leader=-1,
+        adding_replicas=[2],
+        eligible_leader_replicas=eligible,
+        last_known_elr=last_known,
+    )
     return cluster
 
 
@@ -148,12 +155,32 @@ def test_a_reassignment_is_taken_back_with_a_loss_only_where_the_topic_allows_it
     code, words, records = move(only_new_ones(False), None)
     assert (code, records) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, [])
     assert "unclean" in (words or "") and "in sync are [2], all of them new" in (words or "")
-    code, words, records = move(nobody_in_sync(), None)
-    assert (code, records) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, [])
-    assert "nobody is in sync; start a broker that may lead without a loss first (one of [1])" in (words or "")
     code, _, (record,) = move(only_new_ones(True), None)
     assert code == ErrorCode.NONE
     assert (record.replicas, record.isr, record.leader) == ([1], [1], 1)
+
+
+@pytest.mark.parametrize(
+    ("eligible", "last_known", "advice"),
+    [
+        ([1], None, "nobody is in sync; start a broker that may lead without a loss first (one of [1])"),
+        ([2, 1], None, "nobody is in sync; start a broker that may lead without a loss first (one of [1])"),
+        ([], [1], "nobody is in sync; start a broker that may lead without a loss first (one of [1])"),
+        ([], None, "nobody is in sync; start a broker that may lead without a loss first (one of [1])"),
+        (
+            [2],
+            None,
+            "nobody is in sync, and of [2], which may lead without a loss, all are new; start one of them, and have [1] in sync",
+        ),
+    ],
+)
+def test_where_nobody_is_in_sync_it_is_said_whom_to_start(
+    eligible: list[int], last_known: list[int] | None, advice: str
+) -> None:
+    """With a replica that is new in sync alone it would be refused again."""
+    code, words, records = move(nobody_in_sync(eligible, last_known), None)
+    assert (code, records) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, [])
+    assert advice in (words or "")
 
 
 def test_to_go_back_by_hand_ends_the_reassignment() -> None:
