@@ -133,7 +133,7 @@ class Controller(Changes):
         )
         self._written: deque[_Change] = deque()
         self._replayer = Replayer(self.image)
-        self._opened = False
+        self._opened = False  # and all that is in the log is known
         self._active = False  # this node leads the quorum, and knows all that came before
         self._unwritten: KafkaStorageError | None = None  # what keeps the leader of this term from being active
         self._leads_from = 0  # the first record of this leader's epoch lies below it
@@ -196,6 +196,7 @@ class Controller(Changes):
         if problems:
             raise ConfigError(f"{self._directory.path} cannot be opened: {'; '.join(problems)}")
         self.unprotected = fail_closed.unprotected(first, self.config.insecure_ignore)
+        self._opened = True
 
     def _make_quorum(self, **others: Any) -> None:
         """Format what is new and open the log; `others`, where there are any: how they are reached."""
@@ -219,7 +220,6 @@ class Controller(Changes):
             changed=self.quorum.disk.snapshots_changed,
             threads=self._here.threads,
         )
-        self._opened = True
         self.image = self.pending = MetadataImage(cluster_id=self._directory.cluster_id)
         self._replayer = Replayer(self.image)
 
@@ -232,6 +232,7 @@ class Controller(Changes):
             raise MetadataError(
                 f"{self._directory.path} begins at offset {self.quorum.start_offset}, and no snapshot holds what was before"
             )
+        self._opened = True
         self.quorum.start()
 
     def _load(self, snapshot: SnapshotId) -> None:

@@ -12,8 +12,17 @@ import pytest
 from controller_support import APPEND, DELETE, SET, SUBTRACT, Clock, Open, change, directory, mark_clean
 from fastq_broker.config import BrokerConfig
 from fastq_broker.config_keys import ResourceType
-from fastq_broker.controller import Controller, MetadataDelta, MetadataImage, NewPartitions, NewTopic, features
+from fastq_broker.controller import (
+    Controller,
+    MetadataDelta,
+    MetadataError,
+    MetadataImage,
+    NewPartitions,
+    NewTopic,
+    features,
+)
 from fastq_broker.controller.config_changes import ResourceChange
+from fastq_broker.controller.quorum import MetadataQuorum
 from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.snapshot import decode_batches
 from fastq_broker.log.files import FdBudget, Files
@@ -119,6 +128,32 @@ def test_a_disk_that_takes_no_fence_leaves_nothing_open(tmp_path: Path, clock: C
         controller.close()
     assert controller.quorum.driver.closed
     assert not controller.image.brokers[1].fenced
+
+
+def test_metadata_that_could_not_be_read_is_read_by_the_next_open(
+    open_controller: Open, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It led with nothing but what a new log begins with. And a close took the mark away by which the next start is the more careful."""
+    first = open_controller()
+    first.create_topics([NewTopic("t", 1, 1)])
+    first.settle()
+    first.close()
+    controller = Controller(first.config, clock=clock)
+
+    def damaged(*_: object) -> None:
+        raise MetadataError("it cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataQuorum, "batches", damaged)
+        with pytest.raises(MetadataError):
+            controller.read()
+        controller.close()
+        assert (directory(tmp_path) / ".in-use").exists()
+        with pytest.raises(MetadataError):
+            controller.open()
+    assert controller.open().topic("t") is not None
+    controller.close()
+    assert not (directory(tmp_path) / ".in-use").exists()
 
 
 def test_listeners_hear_of_every_change_and_of_what_was_there(tmp_path: Path, clock: Clock) -> None:
