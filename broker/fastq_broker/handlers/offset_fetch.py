@@ -2,8 +2,10 @@
 
 Rules: what was never committed is offset -1 without an error, and so is everything of a group that does not exist. With
 `require_stable` (KIP-447) an offset that an open transaction is about to commit is UNSTABLE_OFFSET_COMMIT. Version 10 has topic ids.
-The answer waits until what it tells is safe: on disk under durability=fsync, on all in sync among several nodes. What is safe is told
-however few are in sync by now; what is not becomes COORDINATOR_NOT_AVAILABLE after offsets.commit.timeout.ms.
+The answer waits until all that was written before is safe: on disk under durability=fsync, on all in sync among several nodes, however few
+they are by now. Where it is not after offsets.commit.timeout.ms, nothing is told. Kafka does so for who asks with `require_stable`, as its
+own consumers do, and tells others at once what is committed.
+A coordinator that cannot tell says NOT_COORDINATOR, as Kafka's: COORDINATOR_NOT_AVAILABLE ends Java's consumers before 3.9.
 """
 
 from __future__ import annotations
@@ -146,15 +148,13 @@ def _fetch(
     refusal: int,
 ) -> tuple[int, list[Fetched]]:
     """An error for the whole group, or its offsets."""
-    if refusal:
-        return refusal, []
     try:
         shard = context.groups.shard(group_id)
+        error = refusal or shard.fetch_error(group_id, committer)
     except KafkaError as unavailable:
-        return unavailable.code, []
-    error = shard.fetch_error(group_id, committer)
+        error = unavailable.code
     if error:
-        return error, []
+        return ErrorCode.NOT_COORDINATOR if error == ErrorCode.COORDINATOR_NOT_AVAILABLE else error, []
     if asked is None:
         asked = _all_of(context, shard, group_id)
     return 0, [

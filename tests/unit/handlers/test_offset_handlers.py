@@ -166,6 +166,38 @@ def test_a_commit_whose_later_answer_cannot_be_made_has_its_connection_closed(
     server.run(work, durability="fsync")
 
 
+@pytest.mark.parametrize("why", ["too late", "cut off"])
+@pytest.mark.parametrize("version", [1, 5, 9])
+def test_offsets_that_cannot_be_told_are_asked_for_elsewhere(
+    server: HandlerBroker, version: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java's consumers before 3.9 end with an error by COORDINATOR_NOT_AVAILABLE, so Kafka says NOT_COORDINATOR."""
+
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        shard = handlers.broker.groups.shard(handlers.group_id)
+        held: list[Callable[[KafkaError | None], None]] = []
+        with monkeypatch.context() as patch:
+            if why == "too late":
+                durability = type(shard.context.replica.log.durability)
+                patch.setattr(durability, "wait", lambda self, offset, callback: held.append(callback))
+                assert await handlers.commit(8, {("t", 0): 2}) == {("t", 0): 15}
+            else:
+                patch.setattr(shard, "_is_surely_here", lambda: False)
+            if version < 8:
+                topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
+                answer = await handlers.call(OffsetFetchRequest(group_id="g", topics=[topic], groups=[]), version)
+                code = answer.error_code if version >= 2 else answer.topics[0].partitions[0].error_code
+            else:
+                group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)
+                code = (
+                    (await handlers.call(OffsetFetchRequest(groups=[group], topics=[]), version)).groups[0].error_code
+                )
+            assert code == 16
+
+    server.run(work, durability="fsync", offsets_commit_timeout_ms="1")
+
+
 @pytest.mark.parametrize("version", [1, 7, 9])
 def test_with_durability_fsync_an_offset_is_told_once_it_is_on_disk(
     server: HandlerBroker, version: int, monkeypatch: pytest.MonkeyPatch
