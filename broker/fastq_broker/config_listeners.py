@@ -286,7 +286,7 @@ def _addresses(host: str, text: str) -> set[str]:
             f"max.connections.per.ip.overrides = {text!r} is not allowed: {host!r} is no address, and no name that has one here ({error}); "
             "it takes address:count pairs"
         ) from error
-    parsed = [ipaddress.ip_address(one.partition("%")[0]) for one in found]
+    parsed = [ipaddress.ip_address(str(one).partition("%")[0]) for one in found]
     return {str(getattr(one, "ipv4_mapped", None) or one) for one in parsed}
 
 
