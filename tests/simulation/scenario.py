@@ -289,14 +289,18 @@ class Cluster:
         self.until(WELL_S, lambda: operator.ended, "the operator still waits for an answer")
         self.world.run(LATE_S)
         node = self.nodes[-1]
-        task = self.go(operator.client, operator.drain(node.node_id, partial(self._placed_on, node.node_id)))
-        self.until(WELL_S, task.done, f"{node} is not drained")
+        self._drain(operator, node)
         self.until(WELL_S, self.is_well, "partitions are still moved, with all nodes up")
         node.stop()
         self.until(WELL_S, lambda: node.broker is None, f"{node} does not end")
         self.nodes.remove(node)
+        self._drain(operator, node)  # a topic may have been made before the controller heard that it goes
         task = self.go(operator.client, operator.unregister(node.node_id))
         self.until(WELL_S, task.done, f"{node} is not unregistered")
+
+    def _drain(self, operator: Operator, node: Node) -> None:
+        task = self.go(operator.client, operator.drain(node.node_id, partial(self._placed_on, node.node_id)))
+        self.until(WELL_S, task.done, f"{node} is not drained")
 
     def _placed_on(self, node_id: int) -> Places:
         """What is on a node, and where it is to be instead."""
