@@ -29,7 +29,6 @@ from .log import failures
 from .ports import Ports
 
 if TYPE_CHECKING:
-    import asyncio
     from types import ModuleType
     from typing import TypeAlias
 
@@ -115,7 +114,7 @@ class Deferred:
 
     __slots__ = ("_connection", "answer", "answered", "attached", "cancelled", "on_cancel", "on_hurry")
 
-    def __init__(self, connection: Connection, on_cancel: Callable[[], None] | None = None) -> None:
+    def __init__(self, connection: Connection, on_cancel: Callable[[], object] | None = None) -> None:
         self._connection = connection
         self.on_cancel = on_cancel
         self.on_hurry: Callable[[], None] | None = None
@@ -328,8 +327,10 @@ class Router:
                 raise
 
         coroutine: Coroutine[Any, Any, None] = run()
-        task = self._ports.loop.create_task(coroutine)
-        deferred = Deferred(connection, on_cancel=partial(_cancel, task, response))
+        loop = self._ports.loop
+        task = loop.create_task(coroutine)
+        # Not before it has begun: what it, and what that, was to wait for would never be awaited, and say so.
+        deferred = Deferred(connection, on_cancel=partial(loop.call_soon, task.cancel))
         return deferred
 
     def _encode(self, route: Route, header: Header, response: Any) -> bytes:
@@ -356,9 +357,3 @@ class Router:
         response_class: Any = APIS[API_VERSIONS].response_class()
         own = response_class.ApiVersion(api_key=API_VERSIONS, min_version=versions[0], max_version=versions[1])
         return encode_response(header[2], response_class(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own]), 0)
-
-
-def _cancel(task: asyncio.Task[None], response: Awaitable[Any]) -> None:
-    task.cancel()
-    if inspect.iscoroutine(response):  # a task that has not begun leaves what it was to wait for
-        task.add_done_callback(lambda _: response.close())

@@ -52,21 +52,32 @@ def test_an_api_that_is_not_served_closes_the_connection_by_its_name(key: int) -
 
 
 def test_who_is_gone_before_a_handler_has_begun_leaves_nothing_behind() -> None:
+    """What it was to wait for, and what that was to wait for, said that nobody had awaited it."""
+
     async def scenario() -> None:
         ports: Any = SimpleNamespace(
             config=SimpleNamespace(non_produce_request_max_bytes=1 << 20), loop=asyncio.get_running_loop()
         )
+        answers: list[str] = []
 
-        async def handle() -> None:
-            raise AssertionError("nobody waits for it")
+        async def codes() -> None:
+            await ports.loop.create_future()
 
-        coroutine = handle()
+        async def handle(awaited: Any) -> None:
+            await awaited
+
+        inner = codes()
+        outer = handle(inner)
         header: Any = (18, 0, 1, None, 0, 0)
-        connection: Any = None
-        router.Router(ports)._later(SimpleNamespace(), connection, header, m.ApiVersionsRequest(), coroutine).cancel()  # type: ignore[arg-type]
+        connection: Any = SimpleNamespace(complete=lambda *_: answers.append("an answer"), fail=answers.append)
+        route: Any = SimpleNamespace(name="any")
+        router.Router(ports)._later(route, connection, header, m.ApiVersionsRequest(), outer).cancel()
         for _ in range(3):
             await asyncio.sleep(0)
-        assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+        states = inspect.getcoroutinestate(outer), inspect.getcoroutinestate(inner)
+        inner.close()
+        assert states == (inspect.CORO_CLOSED, inspect.CORO_CLOSED)
+        assert answers == []
 
     asyncio.run(scenario())
 
