@@ -1,18 +1,20 @@
 """WriteTxnMarkers: another node's coordinator, or an administrator, ends transactions in partitions that are led here.
 
 Rules: each partition succeeds or fails for itself, and is answered when its marker is as durable as the log promises. All are written
-before the first is waited for.
+before the first is waited for. One whose replicas do not follow is REQUEST_TIMED_OUT after TIMEOUT_S, as who asks sends this node nothing
+else before the answer: the marker stays, and who tries again writes another, which changes nothing.
+Source: KafkaApis.handleWriteTxnMarkersRequest, whose time is request.timeout.ms.
 """
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fastq.errors import KafkaError
 from fastq.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from fastq_broker.transactions.marker import Marker
+from fastq_broker.transactions.marker import GiveUp, Marker
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
@@ -20,21 +22,36 @@ if TYPE_CHECKING:
 API_KEY = 27
 VERSIONS = (1, 2)
 
+TIMEOUT_S: Final = 5.0
+"""Well below the 30 s after which who asks gives up the request, with all that is in it."""
+
 
 async def handle(context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     """Write them all, then answer."""
-    written = [(marker, _write(context, marker)) for marker in request.markers]
+    unfollowed: list[GiveUp] = []
+    written = [(marker, _write(context, marker, unfollowed)) for marker in request.markers]
+    timer = context.loop.call_later(TIMEOUT_S, _give_up, unfollowed)
     results = []
-    for (
-        marker,
-        pending,
-    ) in written:  # no comprehension: one that waits within one that does not is a syntax error in Python 3.10
-        results.append(_result(marker, [await done for done in pending]))
+    try:
+        for (
+            marker,
+            pending,
+        ) in written:  # no comprehension: one that waits within one that does not is a syntax error in Python 3.10
+            results.append(_result(marker, [await done for done in pending]))
+    finally:
+        timer.cancel()
     return WriteTxnMarkersResponse(markers=results)
 
 
-def _write(context: RequestContext, asked: WriteTxnMarkersRequest.WritableTxnMarker) -> list[asyncio.Future[int]]:
-    """The error codes of a marker's partitions, to come."""
+def _give_up(unfollowed: list[GiveUp]) -> None:
+    for give_up in unfollowed:
+        give_up()
+
+
+def _write(
+    context: RequestContext, asked: WriteTxnMarkersRequest.WritableTxnMarker, unfollowed: list[GiveUp]
+) -> list[asyncio.Future[int]]:
+    """The error codes of a marker's partitions, to come; what ends the wait for other replicas goes into `unfollowed`."""
     marker = Marker(
         asked.producer_id,
         asked.producer_epoch,
@@ -47,7 +64,9 @@ def _write(context: RequestContext, asked: WriteTxnMarkersRequest.WritableTxnMar
     for topic in asked.topics:
         for index in topic.partition_indexes:
             done: asyncio.Future[int] = context.loop.create_future()
-            writer.write(topic.name, index, marker, partial(_settle, done))
+            give_up = writer.write(topic.name, index, marker, partial(_settle, done))
+            if give_up is not None:
+                unfollowed.append(give_up)
             pending.append(done)
     return pending
 

@@ -8,6 +8,8 @@ from fastq.errors import KafkaError
 from fastq.values import NamedTuple
 
 Done = Callable[["KafkaError | None"], None]
+GiveUp = Callable[[], None]
+"""Ends a wait, of which `Done` is told then; does nothing once it has been."""
 
 
 class Marker(NamedTuple):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
-from .marker import Done, Marker
+from .marker import Done, GiveUp, Marker
 from .states import TransactionState
 from .transaction import Partition, Transaction
 
@@ -98,16 +98,21 @@ class MarkerWriter:
             f" ({more} times more, of any transaction, since this was last said)" if more else "",
         )
 
-    def write(self, topic: str, partition: int, marker: Marker, on_done: Done) -> None:
+    def write(self, topic: str, partition: int, marker: Marker, on_done: Done) -> GiveUp | None:
         """Write one marker into a partition that this node leads; `on_done` when it is as durable as the log promises, on all in sync, or
-        with the error."""
+        with the error. Answers what ends the wait for the others in sync, with REQUEST_TIMED_OUT, where there are any: the marker stays,
+        and one that is written again changes nothing."""
         replica = self._ports.replicas.leader(topic, partition)
         if isinstance(replica, int):
             on_done(error_for_code(replica, "no marker can be written here", topic=topic, partition=partition))
-            return
+            return None
         try:
             if replica.mirrored:
                 _check_mirrored(replica, marker)
+            if replica.under_min_isr:
+                wanted = replica.min_insync_replicas
+                detail = f"fewer replicas are in sync than min.insync.replicas, which is {wanted}"
+                raise error_for_code(ErrorCode.NOT_ENOUGH_REPLICAS, detail, topic=topic, partition=partition)
             written = replica.log.append_transaction_marker(
                 producer_id=marker.producer_id,
                 producer_epoch=marker.producer_epoch,
@@ -119,23 +124,25 @@ class MarkerWriter:
             )
         except KafkaError as error:
             on_done(error)
-            return
+            return None
         if self._ports.cluster is not None:
             self._ports.cluster.elsewhere.marker_written(marker.producer_id, (topic, partition))
+        end = written.last_offset + 1
         if replica.internal:
-            on_done = partial(self._tell_coordinator, topic, partition, marker, on_done)
-        replica.wait_committed(written.last_offset + 1, on_done)
+            replica.wait_committed(end, partial(self._tell_coordinator, topic, partition, marker))
+        waiting = replica.wait_committed(end, on_done)
+        if waiting is None or replica.shared is None:
+            return None
+        return partial(replica.shared.give_up, waiting)
 
-    def _tell_coordinator(
-        self, topic: str, partition: int, marker: Marker, on_done: Done, error: KafkaError | None
-    ) -> None:
+    def _tell_coordinator(self, topic: str, partition: int, marker: Marker, error: KafkaError | None) -> None:
+        """However long that took: who wrote the marker may have given it up."""
         if error is None:
             for coordinator in (self._ports.groups, self._ports.transactions):
                 if coordinator.runtime.topic == topic:
                     coordinator.runtime.marker_written(
                         partition, marker.producer_id, marker.producer_epoch, marker.committed
                     )
-        on_done(error)
 
 
 def _check_mirrored(replica: Replica, marker: Marker) -> NoReturn:

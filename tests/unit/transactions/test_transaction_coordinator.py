@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from fastq_broker.broker import Broker
 from fastq_broker.config import BrokerConfig
-from fastq_broker.controller.topics import TRANSACTIONS_TOPIC, NewTopic
+from fastq_broker.controller.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, NewTopic
+from fastq_broker.handlers import write_txn_markers
+from fastq_broker.replication.shared import Replication
+from fastq_broker.router import bound_context
 from fastq_broker.transactions import Operation
 from fastq_broker.transactions.markers import UNTOLD_MS, MarkerWriter
 from fastq_broker.transactions.transaction import Partition, Transaction
@@ -20,6 +23,7 @@ from fastq_broker.transactions.transaction import Partition, Transaction
 from fastq.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    ErrorCode,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,
@@ -28,6 +32,7 @@ from fastq.errors import (
     ProducerFenced,
     TransactionAbortable,
 )
+from fastq.protocol.messages import WriteTxnMarkersRequest
 
 PLACE = ("t", 0)
 
@@ -299,3 +304,75 @@ def test_markers_that_cannot_be_written_are_said_at_a_bounded_rate(
     assert len(lines) == 2
     assert "t-0, trying again" in lines[0]
     assert "399 times more" in lines[1]
+
+
+async def markers_written(broker: Broker, txn: Transaction, *places: Partition) -> dict[Partition, int]:
+    """What WriteTxnMarkers answers for each of these partitions, asked for all in one request."""
+    wanted = WriteTxnMarkersRequest.WritableTxnMarker(
+        producer_id=txn.producer_id,
+        producer_epoch=txn.producer_epoch,
+        transaction_result=True,
+        topics=[
+            WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=topic, partition_indexes=[index])
+            for topic, index in places
+        ],
+    )
+    connection: Any = SimpleNamespace(listener="PLAINTEXT", peer=("127.0.0.1", 1))
+    context = bound_context(broker)(connection, 1, b"test")
+    response = await write_txn_markers.handle(context, WriteTxnMarkersRequest(markers=[wanted]))
+    return {
+        (topic.name, result.partition_index): result.error_code
+        for marker in response.markers
+        for topic in marker.topics
+        for result in topic.partitions
+    }
+
+
+def test_a_partition_with_too_few_in_sync_is_refused_its_marker_at_once(tmp_path: Path) -> None:
+    """It was written, and waited for the others: all markers for the partitions of that node waited behind it, 30 s each time."""
+
+    async def test(broker: Broker) -> None:
+        txn = await opened(broker)
+        replica = broker.replicas.get(*PLACE)
+        assert replica is not None
+        end = replica.log.log_end_offset
+        replica.under_min_isr = True
+        assert await markers_written(broker, txn, PLACE, ("t", 1)) == {
+            PLACE: ErrorCode.NOT_ENOUGH_REPLICAS,
+            ("t", 1): 0,
+        }
+        assert replica.log.log_end_offset == end
+        replica.under_min_isr = False
+        assert await markers_written(broker, txn, PLACE) == {PLACE: 0}
+
+    run(tmp_path, test)
+
+
+def test_a_partition_whose_replicas_do_not_follow_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator of a topic of its own hears of the marker all the same, once the replicas have it."""
+
+    async def test(broker: Broker) -> None:
+        txn = await opened(broker)
+        await patiently(lambda: broker.groups.shard("g"))
+        slow = (OFFSETS_TOPIC, 0)
+        replica, alone = broker.replicas.get(*slow), broker.image.partition(*slow)
+        assert replica is not None and alone is not None
+        replica._replication = Replication(
+            broker.node_id, lambda node: None, lambda: 0, lag_max_ms=30_000, follow=lambda *_: None
+        )
+        both = (broker.node_id, broker.node_id + 1)
+        replica.apply(alone._replace(partition_epoch=alone.partition_epoch + 1, replicas=both, isr=both))
+        assert replica.shared is not None
+        told: list[tuple[int, ...]] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(write_txn_markers, "TIMEOUT_S", 0)
+            patch.setattr(broker.groups.runtime, "marker_written", lambda *marker: told.append(marker))
+            assert await markers_written(broker, txn, PLACE, slow) == {PLACE: 0, slow: ErrorCode.REQUEST_TIMED_OUT}
+            assert told == []
+            replica.shared.fetched(both[1], replica.log.log_end_offset, 0, -1)
+            assert told == [(0, txn.producer_id, txn.producer_epoch, True)]
+        replica.apply(alone)
+
+    run(tmp_path, test, offsets_topic_num_partitions="1")
