@@ -26,6 +26,7 @@ from fastq.protocol.uuid import uuid_to_str
 from fastq_broker.config_keys import shown
 from fastq_broker.connection import ProtocolViolation
 from fastq_broker.leaders import current_leader, endpoints
+from fastq_broker.log import failures
 from fastq_broker.router import Deferred
 from fastq_broker.transactions import Operation, operation
 from fastq_broker.transactions.batches import admit_batches, unverified_batches
@@ -158,6 +159,10 @@ def _append_transactional(
             )
         except ProtocolViolation as violation:
             deferred.refuse(str(violation))
+            return
+        except Exception as error:  # the connection is read from no more until it is answered
+            failures.report("answering a Produce", error)
+            deferred.refuse(f"Produce failed: {error!r}")
             return
         if not isinstance(result, Deferred):
             deferred.complete(result)

@@ -299,14 +299,16 @@ class TransactionShard:
 
     def _written(self, txn: Transaction, reply: Reply, error: KafkaError | None) -> None:
         del self._writing[txn.transactional_id]
-        if error is not None:
-            reply(None, _append_error(txn, error))
-        else:
-            reply(txn, None)
-            if txn.state in DECIDED:
+        try:
+            if error is not None:
+                reply(None, _append_error(txn, error))
+            else:
+                reply(txn, None)
+        finally:  # whatever the reply raises, as where there is no memory for it
+            if error is None and txn.state in DECIDED:
                 self._world.soon(partial(self._end_partitions, txn, txn.partitions))
-                return
-        self._wake(txn.transactional_id)
+            else:
+                self._wake(txn.transactional_id)
 
     def _end_partitions(self, txn: Transaction, partitions: frozenset[Partition]) -> None:
         """Write the markers of a decided transaction into these partitions."""

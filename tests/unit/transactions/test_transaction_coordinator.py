@@ -13,13 +13,16 @@ import pytest
 from fastq_broker.broker import Broker
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, NewTopic
-from fastq_broker.handlers import write_txn_markers
+from fastq_broker.handlers import produce, write_txn_markers
 from fastq_broker.replication.shared import Replication
-from fastq_broker.router import bound_context
+from fastq_broker.router import Deferred, bound_context
+from fastq_broker.server import flexible_versions
 from fastq_broker.transactions import Operation
 from fastq_broker.transactions.markers import UNTOLD_MS, MarkerWriter
 from fastq_broker.transactions.transaction import Partition, Transaction
 
+from fastq._native.produce_path import scan_request
+from fastq._native.records import build_batch
 from fastq.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -32,7 +35,8 @@ from fastq.errors import (
     ProducerFenced,
     TransactionAbortable,
 )
-from fastq.protocol.messages import WriteTxnMarkersRequest
+from fastq.protocol.frames import encode_request
+from fastq.protocol.messages import ProduceRequest, WriteTxnMarkersRequest
 
 PLACE = ("t", 0)
 
@@ -376,3 +380,33 @@ def test_a_partition_whose_replicas_do_not_follow_holds_up_no_other(
         replica.apply(alone)
 
     run(tmp_path, test, offsets_topic_num_partitions="1")
+
+
+def test_a_batch_that_waited_and_cannot_be_answered_has_its_connection_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection waited for it for ever, and was read from no more."""
+
+    def no_memory(*_: Any) -> bytes:
+        raise MemoryError("none left")
+
+    async def test(broker: Broker) -> None:
+        txn = await opened(broker)
+        told: asyncio.Queue[str] = asyncio.Queue()
+        connection: Any = SimpleNamespace(complete=lambda *_: told.put_nowait("an answer"), fail=told.put_nowait)
+        producer = {"producer_id": txn.producer_id, "producer_epoch": txn.producer_epoch, "base_sequence": 0}
+        records = bytes(build_batch([(0, None, b"v", [])], transactional=True, **producer))
+        batch = ProduceRequest.PartitionProduceData(index=1, records=records)
+        topic = ProduceRequest.TopicProduceData(name="t", partition_data=[batch])
+        request = ProduceRequest(transactional_id="id", acks=1, timeout_ms=1000, topic_data=[topic])
+        frame = bytearray(encode_request(1, "test", request, 12))
+        header = scan_request(frame, 0, len(frame), flexible_versions(), len(frame))
+        assert header is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(produce, "_append_all", no_memory)
+            deferred = produce.handle_frame(connection, broker, frame, header)
+            assert isinstance(deferred, Deferred), "the partition is being added to the transaction"
+            deferred.attached = True
+            assert (await asyncio.wait_for(told.get(), 10)).startswith("Produce failed")
+
+    run(tmp_path, test, durability="fsync")

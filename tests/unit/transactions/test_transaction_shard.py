@@ -382,6 +382,29 @@ def test_who_waits_is_called_at_the_end_or_when_it_takes_long(bench: Bench) -> N
     assert not bench.shard.wait_settled("t", lambda: called.append("never"))
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_answer_that_cannot_be_made_holds_up_nobody_else(bench: Bench, ends: bool) -> None:
+    """Who waited behind it was never called, and a transaction that was to end got no markers."""
+    producer = begun(bench)
+
+    def no_memory(txn: Transaction | None, error: KafkaError | None) -> None:
+        raise MemoryError("none left")
+
+    bench.context.durable = False
+    if ends:
+        bench.shard.end("t", *producer, True, 2, no_memory)
+    else:
+        bench.shard.add_partitions("t", *producer, frozenset({B}), 2, no_memory)
+    called: list[bool] = []
+    assert bench.shard.wait_settled("t", lambda: called.append(True))
+    bench.context.durable = True
+    with pytest.raises(MemoryError):
+        bench.context.finish_appends()
+    bench.turn()
+    assert called == [True]
+    assert bench.state() == ("CompleteCommit" if ends else "Ongoing")
+
+
 # -- time
 
 
