@@ -90,13 +90,15 @@ class ClassicGroup(GroupState):
 
     def _store_replacement(self, member: Member, before: Member, old_leader: str, can_skip: bool) -> None:
         """Persist a static member's new id and answer it; its assignment stays, so nobody rebalances."""
-        old_id = before.member_id
+        old_id, waiter = before.member_id, member.join_waiter
 
         def stored(error: int, now_ms: int) -> None:
             if self.state is State.DEAD or self.members.get(member.member_id) is not member:
                 return  # it has been removed or replaced meanwhile, or the group is gone, and answered then
+            if member.join_waiter is not waiter:
+                return  # a rebalance has told it its new id, which it may be using, or it has asked again
             if error:
-                waiter = self._take_join_waiter(member)
+                self._take_join_waiter(member)
                 assert member.instance_id is not None
                 restored = self._replace_static(member.instance_id, old_id)
                 self._support(restored, -1)

@@ -197,6 +197,32 @@ def test_a_new_id_that_cannot_be_stored_leaves_the_old_one(bench: GroupBench) ->
     assert bench.heartbeat(leader, instance_id="i0") == 0
 
 
+def test_a_new_id_that_a_rebalance_has_told_stays_however_its_record_fares(bench: GroupBench) -> None:
+    """It was taken back where its record was not kept in time: who waited for the assignment under it was fenced."""
+    leader, follower = bench.static_group()
+    bench.hold_stores = True
+    call = bench.join(instance_id="i1")
+    assert bench.join(leader, instance_id="i0").result.error == call.result.error == 0
+    told = call.result.member_id
+    assert told != follower
+    synced = bench.sync(told, instance_id="i1")
+    bench.finish_store(15)
+    assert synced.waits
+    assert bench.heartbeat(told, instance_id="i1") == 0
+
+
+@pytest.mark.parametrize("error", [0, 15])
+def test_the_record_of_a_new_id_answers_no_join_after_it(bench: GroupBench, error: int) -> None:
+    leader, _ = bench.static_group()
+    bench.hold_stores = True
+    call = bench.join(instance_id="i1")
+    bench.join(leader, instance_id="i0")
+    again = bench.join(call.result.member_id, instance_id="i1", protocols=(("range", b"other"),))
+    bench.finish_store(error)
+    assert again.waits and bench.group.state is PREPARING
+    assert call.result.member_id in bench.group.members
+
+
 def test_a_static_member_stays_while_it_is_away_but_not_longer_than_its_session(bench: GroupBench) -> None:
     leader, follower = bench.static_group()
     rejoined = bench.join(leader, instance_id="i0")
