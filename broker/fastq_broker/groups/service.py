@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -150,25 +150,32 @@ class GroupCoordinator:
 
         return later()
 
-    def once_durable(self, group_ids: Iterable[str], respond: Callable[[KafkaError | None], R]) -> R | Awaitable[R]:
-        """Respond once all that was written so far for these groups is as durable as their log promises, or with the error that
-        keeps it from becoming so, in time: what an answer tells must not be undone by a crash."""
-        found = {self.runtime.shard_of(self.runtime.partition_for(group_id)) for group_id in group_ids}
-        shards = [shard for shard in found if shard is not None]
+    def once_durable(
+        self, group_ids: Iterable[str], respond: Callable[[Mapping[str, KafkaError]], R]
+    ) -> R | Awaitable[R]:
+        """Respond once all that was written so far for these groups is as durable as their logs promise, or with the errors, by group, that
+        keep it from becoming so, in time: what an answer tells must not be undone by a crash."""
+        waiting: dict[GroupShard, list[str]] = {}
+        for group_id in group_ids:
+            shard = self.runtime.shard_of(self.runtime.partition_for(group_id))
+            if shard is not None:
+                waiting.setdefault(shard, []).append(group_id)
 
-        def ask(take: Callable[[KafkaError | None], None]) -> None:
-            left, failed = len(shards), None
+        def ask(take: Callable[[Mapping[str, KafkaError]], None]) -> None:
+            left, errors = len(waiting), dict[str, KafkaError]()
 
-            def done(error: KafkaError | None) -> None:
-                nonlocal left, failed
-                left, failed = left - 1, failed or error
+            def done(groups: list[str], error: KafkaError | None) -> None:
+                nonlocal left
+                left -= 1
+                if error is not None:
+                    errors.update(dict.fromkeys(groups, error))
                 if left <= 0:
-                    take(failed)
+                    take(errors)
 
-            for shard in shards:
-                shard.when_durable(done)
-            if not shards:
-                take(None)
+            for shard, groups in waiting.items():
+                shard.when_durable(partial(done, groups))
+            if not waiting:
+                take(errors)
 
         return self.answer(ask, respond)
 

@@ -41,10 +41,10 @@ def handle(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupRes
         return LeaveGroupResponse(error_code=errors, members=[])
     return context.groups.once_durable(
         [request.group_id],
-        lambda error: (
+        lambda refused: (
             _response(context, leaving, errors)
-            if error is None
-            else LeaveGroupResponse(error_code=store_error(error), members=[])
+            if not refused
+            else LeaveGroupResponse(error_code=store_error(refused[request.group_id]), members=[])
         ),
     )
 

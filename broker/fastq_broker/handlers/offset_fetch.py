@@ -3,14 +3,14 @@
 Rules: what was never committed is offset -1 without an error, and so is everything of a group that does not exist. With
 `require_stable` (KIP-447) an offset that an open transaction is about to commit is UNSTABLE_OFFSET_COMMIT. Version 10 has topic ids.
 The answer waits until all that was written before is safe: on disk under durability=fsync, on all in sync among several nodes, however few
-they are by now. Where it is not after offsets.commit.timeout.ms, nothing is told. Kafka does so for who asks with `require_stable`, as its
-own consumers do, and tells others at once what is committed.
+they are by now. Where it is not after offsets.commit.timeout.ms, nothing is told of that group. Kafka does so for who asks with
+`require_stable`, as its own consumers do, and tells others at once what is committed.
 A coordinator that cannot tell says NOT_COORDINATOR, as Kafka's: COORDINATOR_NOT_AVAILABLE ends Java's consumers before 3.9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaError
@@ -58,22 +58,30 @@ def handle(
     one = context.api_version < FIRST_VERSION_WITH_GROUPS
     group_ids = [request.group_id] if one else [group.group_id for group in request.groups]
 
-    def respond(error: KafkaError | None) -> OffsetFetchResponse:
-        return found if error is None else _look_up(context, request, store_error(error))
+    def respond(errors: Mapping[str, KafkaError]) -> OffsetFetchResponse:
+        """Each group for itself. What was looked up is told, as more may have been committed since, and not be safe."""
+        refusals = {group_id: store_error(error) for group_id, error in errors.items()}
+        if one:
+            return _one_group(context, request, refusals[request.group_id]) if refusals else found
+        for position, group in enumerate(request.groups):
+            if group.group_id in refusals:
+                refusal = refusals[group.group_id]
+                found.groups[position] = _group(context, group, request.require_stable, refusal)
+        return found
 
     return context.groups.once_durable(group_ids, respond)
 
 
-def _look_up(context: RequestContext, request: OffsetFetchRequest, refusal: int = 0) -> OffsetFetchResponse:
-    """What is committed; with `refusal`, that error for each group."""
+def _look_up(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """What is committed."""
     if context.api_version < FIRST_VERSION_WITH_GROUPS:
-        return _one_group(context, request, refusal)
+        return _one_group(context, request)
     return OffsetFetchResponse(
-        topics=[], groups=[_group(context, group, request.require_stable, refusal) for group in request.groups]
+        topics=[], groups=[_group(context, group, request.require_stable) for group in request.groups]
     )
 
 
-def _one_group(context: RequestContext, request: OffsetFetchRequest, refusal: int) -> OffsetFetchResponse:
+def _one_group(context: RequestContext, request: OffsetFetchRequest, refusal: int = 0) -> OffsetFetchResponse:
     asked = None
     if request.topics is not None:
         asked = [Asked(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics]
@@ -103,7 +111,10 @@ def _one_group(context: RequestContext, request: OffsetFetchRequest, refusal: in
 
 
 def _group(
-    context: RequestContext, group: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool, refusal: int
+    context: RequestContext,
+    group: OffsetFetchRequest.OffsetFetchRequestGroup,
+    require_stable: bool,
+    refusal: int = 0,
 ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
     image = context.image
     asked: list[Asked] | None = None

@@ -233,6 +233,44 @@ def test_with_durability_fsync_an_offset_is_told_once_it_is_on_disk(
     server.run(work, durability="fsync")
 
 
+def test_a_group_whose_offsets_are_not_safe_keeps_no_other_from_its_own(
+    server: HandlerBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All groups of the request were refused, which are in other partitions too."""
+
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        groups, place = handlers.broker.groups, ("t", 0)
+        slow, well, *_ = {groups.partition_for(name): name for name in map(str, range(50))}.values()
+        for name in (slow, well):
+            assert await handlers.commit(8, {place: 1}, group_id=name) == {place: 0}
+        durability = groups.shard(slow).context.replica.log.durability
+        wait = type(durability).wait
+        held: list[Callable[[KafkaError | None], None]] = []
+
+        def held_up(self: Any, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
+            if self is durability:
+                held.append(callback)
+            else:
+                wait(self, offset, callback)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(durability), "wait", held_up)
+            committing = asyncio.ensure_future(handlers.commit(8, {place: 2}, group_id=slow))
+            asked = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=name, topics=None) for name in (slow, well)]
+            fetching = asyncio.ensure_future(handlers.call(OffsetFetchRequest(groups=asked, topics=[]), 9))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert len(held) == 2
+            for callback in held:
+                callback(KafkaStorageError("the disk is gone"))
+        assert await committing == {place: 16}
+        told = [(group.group_id, group.error_code, len(group.topics)) for group in (await fetching).groups]
+        assert told == [(slow, 16, 0), (well, 0, 1)]
+
+    server.run(work, durability="fsync")
+
+
 def test_offsets_of_a_deleted_topic_are_gone(server: HandlerBroker) -> None:
     async def work(handlers: GroupHandlers) -> None:
         handlers.topics("t", "u")
