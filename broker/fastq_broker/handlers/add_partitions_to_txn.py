@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from fastq_broker.handlers.together import together
 from fastq_broker.transactions.answers import answered, fenced_code
 from fastq_broker.transactions.transaction import VERSION_2, Partition, Transaction
 
@@ -52,15 +53,15 @@ def handle(
 
 
 async def _handle_batch(context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-    results = []
-    for asked, codes in [(asked, _codes(context, asked)) for asked in request.transactions]:
-        codes = await codes if isinstance(codes, Awaitable) else codes
-        results.append(
+    codes = await together([_codes(context, asked) for asked in request.transactions])
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
-                transactional_id=asked.transactional_id, topic_results=_topics(asked, codes)
+                transactional_id=asked.transactional_id, topic_results=_topics(asked, told)
             )
-        )
-    return AddPartitionsToTxnResponse(results_by_transaction=results)
+            for asked, told in zip(request.transactions, codes, strict=True)
+        ]
+    )
 
 
 async def _later(asked: Asked, codes: Awaitable[Codes]) -> AddPartitionsToTxnResponse:

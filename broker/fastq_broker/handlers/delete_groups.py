@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastq.errors import KafkaError
 from fastq.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
+from fastq_broker.handlers.together import together
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
@@ -18,8 +19,7 @@ VERSIONS = (0, 2)
 
 async def handle(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete each group that may be deleted; each has its own error."""
-    answers = [_delete(context, group_id) for group_id in request.groups_names]
-    errors = [await answer if isinstance(answer, Awaitable) else answer for answer in answers]
+    errors = await together([_delete(context, group_id) for group_id in request.groups_names])
     return DeleteGroupsResponse(
         results=[
             DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error)

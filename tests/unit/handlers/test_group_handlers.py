@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastq_broker.handlers import add_partitions_to_txn, delete_groups
 from group_support import OFFSETS_TOPIC, GroupHandlers, HandlerBroker, subscription
 
 from fastq.errors import KafkaStorageError
 from fastq.protocol.messages import (
+    AddPartitionsToTxnRequest,
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -490,3 +495,48 @@ def test_of_equal_requests_at_the_same_time_one_is_the_first(server: HandlerBrok
         assert {answer.error_code for answer in answers} <= {0, 51}
 
     server.run(work)
+
+
+@pytest.mark.parametrize(
+    ("handler", "part", "asked", "version"),
+    [
+        (delete_groups, "_delete", DeleteGroupsRequest(groups_names=["a", "b"]), 2),
+        (
+            add_partitions_to_txn,
+            "_codes",
+            AddPartitionsToTxnRequest(
+                transactions=[
+                    AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(transactional_id=name) for name in "ab"
+                ]
+            ),
+            4,
+        ),
+    ],
+)
+def test_who_is_gone_while_one_of_several_is_waited_for_leaves_none_unawaited(
+    handler: Any, part: str, asked: Any, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those behind it said on stderr that nobody had awaited them."""
+    parts: list[Coroutine[Any, Any, None]] = []
+
+    async def never() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def begun(*_: Any) -> Coroutine[Any, Any, None]:
+        parts.append(never())
+        return parts[-1]
+
+    async def scenario() -> None:
+        monkeypatch.setattr(handler, part, begun)
+        answering = asyncio.ensure_future(handler.handle(SimpleNamespace(api_version=version), asked))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        answering.cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        states = [inspect.getcoroutinestate(one) for one in parts]
+        for one in parts:
+            one.close()
+        assert states == [inspect.CORO_CLOSED] * 2
+
+    asyncio.run(scenario())
