@@ -177,7 +177,8 @@ class Controller(Changes):
         if loop is not None:
             self._make_quorum(loop=loop, ports=ports, client_config=client_config)
             self.quorum.on_fatal = on_fatal
-            self._join()
+            with self.quorum.reading():
+                self._join()
             return self.image
         if not self._opened:
             self.read()
@@ -190,12 +191,13 @@ class Controller(Changes):
         """The part of `open` that takes long where there is much metadata, for a node that is alone: all but taking the lead. May be done
         in a thread beforehand, if nobody uses the controller or the files of the log directories meanwhile. Raises what `open` does."""
         self._make_quorum()
-        self._replay()
-        first = alone.begun(self.pending, lambda: self._directory.bootstrap_records)
-        problems = features.unsupported({**first.features, features.KRAFT_VERSION: self.quorum.kraft_version})
-        if problems:
-            raise ConfigError(f"{self._directory.path} cannot be opened: {'; '.join(problems)}")
-        self.unprotected = fail_closed.unprotected(first, self.config.insecure_ignore)
+        with self.quorum.reading():
+            self._replay()
+            first = alone.begun(self.pending, lambda: self._directory.bootstrap_records)
+            problems = features.unsupported({**first.features, features.KRAFT_VERSION: self.quorum.kraft_version})
+            if problems:
+                raise ConfigError(f"{self._directory.path} cannot be opened: {'; '.join(problems)}")
+            self.unprotected = fail_closed.unprotected(first, self.config.insecure_ignore)
         self._opened = True
 
     def _make_quorum(self, **others: Any) -> None:
@@ -232,8 +234,8 @@ class Controller(Changes):
             raise MetadataError(
                 f"{self._directory.path} begins at offset {self.quorum.start_offset}, and no snapshot holds what was before"
             )
-        self._opened = True
         self.quorum.start()
+        self._opened = True
 
     def _load(self, snapshot: SnapshotId) -> None:
         """Begin anew with a snapshot. MetadataError where it cannot be read, or applied."""
@@ -285,7 +287,7 @@ class Controller(Changes):
         replayer.give(force=True)
         self.pending = replayer.image
         delta = MetadataDelta.between(self.image, self.pending)
-        self._written.append(_Change(self.quorum.end_offset, self.pending, delta))
+        self._written = deque([_Change(self.quorum.end_offset, self.pending, delta)])
 
     def _take(self, batches: Iterator[Batch]) -> None:
         """Apply batches of the log, the next ones. MetadataError, which says where, for one that cannot be read or applied."""

@@ -12,6 +12,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
@@ -194,6 +195,16 @@ class MetadataQuorum:
         return self._directory.log_dir.offline is not None
 
     # -- life
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """For what is done with the log before it takes part: where that fails nothing stays open, nor says that all of it is on disk."""
+        try:
+            yield
+        except BaseException:
+            self._driver.close()
+            self._log.abandon()
+            raise
 
     def start(self) -> None:
         """Take part; a voter that is alone leads when this returns."""

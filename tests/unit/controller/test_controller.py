@@ -30,7 +30,7 @@ from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
 from faulty_files import Fault, FaultyFiles
 
-from fastq.errors import ErrorCode, KafkaStorageError
+from fastq.errors import ConfigError, ErrorCode, KafkaStorageError
 from fastq.protocol.messages import AbortTransactionRecord, BeginTransactionRecord, EndTransactionRecord, TopicRecord
 from fastq.protocol.uuid import uuid_to_str
 
@@ -154,6 +154,25 @@ def test_metadata_that_could_not_be_read_is_read_by_the_next_open(
     assert controller.open().topic("t") is not None
     controller.close()
     assert not (directory(tmp_path) / ".in-use").exists()
+
+
+def test_metadata_that_is_not_taken_leaves_nothing_open_and_is_heard_of_once(
+    open_controller: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log stayed open behind an error, and who opened it again heard of all that is in it twice."""
+    first = open_controller()
+    first.close()
+    controller = Controller(first.config, clock=clock)
+    heard: list[int] = []
+    controller.subscribe(lambda image, delta: heard.append(image.offset))
+    with monkeypatch.context() as patch:
+        patch.setattr(features, "unsupported", lambda levels: ["it is of another time"])
+        with pytest.raises(ConfigError, match="of another time"):
+            controller.open()
+    assert controller.quorum.driver.closed and not controller.quorum._log.loaded
+    controller.open()
+    assert heard and len(set(heard)) == len(heard)
+    controller.close()
 
 
 def test_listeners_hear_of_every_change_and_of_what_was_there(tmp_path: Path, clock: Clock) -> None:
