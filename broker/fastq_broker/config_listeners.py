@@ -272,15 +272,22 @@ def limits_by_address(text: str, *, looks_up: bool = True) -> dict[str, int]:
                 f"max.connections.per.ip.overrides = {text!r} is not allowed: it takes address:count pairs"
             )
         host = host.strip().strip("[]")
-        if looks_up or _is_address(host):
-            limits.update(dict.fromkeys(_addresses(host, text), int(count)))
+        limits.update(dict.fromkeys(_addresses(host, text, looks_up), int(count)))
     return limits
 
 
-def _addresses(host: str, text: str) -> set[str]:
+def _addresses(host: str, text: str, looks_up: bool) -> set[str]:
     """The addresses of a host, each in the one spelling that the system gives it; without a scope, as peers come without one."""
     try:
-        found = [host] if _is_address(host) else [item[4][0] for item in socket.getaddrinfo(host, 0)]
+        if _is_address(host):
+            found: list[str | int] = [host]
+        elif looks_up:
+            found = [item[4][0] for item in socket.getaddrinfo(host, 0)]
+        elif ":" in host or not host.strip("0123456789."):  # no name, so nobody would be asked at the next start either
+            found = [item[4][0] for item in socket.getaddrinfo(host, 0, flags=socket.AI_NUMERICHOST)]
+        else:
+            host.encode("idna")  # what it is asked for by
+            found = []
     except (OSError, UnicodeError) as error:
         raise ConfigError(
             f"max.connections.per.ip.overrides = {text!r} is not allowed: {host!r} is no address, and no name that has one here ({error}); "

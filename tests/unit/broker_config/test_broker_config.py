@@ -15,7 +15,7 @@ from fastq_broker.config import (
     Listener,
 )
 from fastq_broker.config_keys import INT64_MAX, ConfigSource, ConfigType, Status
-from fastq_broker.config_listeners import parse_listener
+from fastq_broker.config_listeners import limits_by_address, parse_listener
 from fastq_broker.config_table import BROKER_KEYS, DONE, REMOVED, TARGETS
 from fastq_broker.config_table_cluster import CLUSTER
 
@@ -308,6 +308,14 @@ def test_limits_of_an_address_with_a_scope_are_those_of_the_address() -> None:
     """A peer has its address without one, whatever interface it came over, and Kafka compares addresses alone."""
     config = of(("max.connections.per.ip.overrides", "[fe80::1%eth0]:3,FE80::2%7:4"))
     assert config.max_connections_per_ip_overrides == {"fe80::1": 3, "fe80::2": 4}
+
+
+def test_limits_that_are_not_looked_up_leave_out_names_alone() -> None:
+    """What the next start refuses is refused by SIGHUP too: an address that is none passed for a name."""
+    assert limits_by_address("clients.example:7,10.0.0.1:5", looks_up=False) == {"10.0.0.1": 5}
+    for wrong in (":7", "10.0.0.300:7", "[fe80::zz]:7", "clients..example:7"):
+        with pytest.raises(ConfigError, match="is no address"):
+            limits_by_address(wrong, looks_up=False)
 
 
 def test_a_document_nested_without_end_is_a_mistake_of_the_file(tmp_path: Path) -> None:
