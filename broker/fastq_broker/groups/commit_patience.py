@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq_broker.log import failures
 
 Done = Callable[["KafkaError | None"], None]
 
@@ -73,7 +74,7 @@ class Patience:
             self._timer.cancel()
         line, self._line, self._timer = self._line, deque(), None
         for _, waiter in line:
-            waiter.tell(error)
+            failures.attempt("answering who waited for a coordinator that ends here", partial(waiter.tell, error))
 
     def _due(self) -> None:
         """Tell those whose time is over. The timer counts as running meanwhile: who is told may begin to wait anew, behind others."""
@@ -123,4 +124,4 @@ class Readers:
 
     def _tell(self, end: int, error: KafkaError | None) -> None:
         for waiter in self._lines.pop(end, ()):
-            waiter.tell(error)
+            failures.attempt("answering who reads what a coordinator has", partial(waiter.tell, error))

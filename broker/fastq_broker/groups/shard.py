@@ -197,10 +197,13 @@ class GroupShard:
         self._deadlines.clear()
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
-                group.kill(ErrorCode.NOT_COORDINATOR)
-                self._run(group)
+                failures.attempt("turning away the members of a group", partial(self._turn_away, group))
         self.groups.clear()
         self._patience.end(NotCoordinator("the groups of this partition are coordinated elsewhere by now"))
+
+    def _turn_away(self, group: ClassicGroup) -> None:
+        group.kill(ErrorCode.NOT_COORDINATOR)
+        self._run(group)
 
     # --- classic groups ---
 

@@ -253,3 +253,28 @@ def test_who_waits_is_told_that_the_partition_is_coordinated_elsewhere(
     assert error_of(told) == ErrorCode.NOT_COORDINATOR
     world.replicate()
     assert len(told) == 1 and [timer for timer in world.timers if not timer.cancelled] == []
+
+
+def no_memory(*_: Any) -> None:
+    raise MemoryError("none left")
+
+
+def test_one_that_cannot_be_told_keeps_no_other_from_hearing(world: SlowWorld) -> None:
+    """Those behind it waited for ever: the timer that would have ended that is gone with the shard."""
+    told: list[JoinResult] = []
+    for group_id, answer in (("a", no_memory), ("b", told.append)):
+        protocols = (("range", b""),)
+        request = JoinRequest("", None, "client", "/host", 60_000, 60_000, "consumer", protocols, False, True)
+        world.shard.join(group_id, request, answer)
+    commit(world, then=no_memory)
+    committed = commit(world)
+    world.shard.unloaded()
+    assert error_of(told) == error_of(committed) == ErrorCode.NOT_COORDINATOR
+
+
+def test_who_reads_hears_it_whatever_became_of_the_one_before(world: SlowWorld) -> None:
+    commit(world)
+    world.shard.when_durable(no_memory)
+    told = read(world)
+    world.replicate()
+    assert told == [0]
