@@ -307,6 +307,8 @@ class TransactionShard:
         finally:  # whatever the reply raises, as where there is no memory for it
             if error is None and txn.state in DECIDED:
                 self._world.soon(partial(self._end_partitions, txn, txn.partitions))
+            elif txn.state in DECIDED and self._is_current(txn):  # in the log, but not as safe as it has to be before a marker
+                self._later(txn, partial(self._write, txn, _ignore))
             else:
                 self._wake(txn.transactional_id)
 

@@ -405,6 +405,26 @@ def test_an_answer_that_cannot_be_made_holds_up_nobody_else(bench: Bench, ends: 
     assert bench.state() == ("CompleteCommit" if ends else "Ongoing")
 
 
+def test_a_decision_that_is_in_the_log_is_carried_out_however_its_write_ended(bench: Bench) -> None:
+    """It stayed as it was until the next load, and who waited for its end was never called."""
+    producer = begun(bench)
+    bench.context.durable = False
+    answers: list[int] = []
+    bench.shard.end("t", *producer, True, 2, lambda txn, error: answers.append(code(error)))
+    bench.context.finish_appends(error_for_code(20, "fewer are in sync by now"))
+    assert answers == [15]
+    assert code(bench.end(*producer, True)) == CONCURRENT
+    assert not bench.shard.wait_settled("t", lambda: None), "nobody waits for what may take long"
+    bench.context.failure = error_for_code(19, "too few replicas")
+    bench.context.advance(200)
+    assert bench.state() == "PrepareCommit" and not bench.world.markers
+    bench.context.failure, bench.context.durable = None, True
+    bench.context.advance(1000)
+    bench.turn()
+    assert bench.world.markers == [(A, 1000, 1, "PrepareCommit")]
+    assert bench.state() == "CompleteCommit"
+
+
 # -- time
 
 
