@@ -2,7 +2,8 @@
 
 Rules
 - A transition counts once it is in the log: requests are answered then, and not before. While it is being written, other requests
-  for the id get CONCURRENT_TRANSACTIONS.
+  for the id get CONCURRENT_TRANSACTIONS. Where that takes longer than a transaction may be open, it goes on, and all are told
+  COORDINATOR_NOT_AVAILABLE until it has ended.
 - EndTxn is answered when PREPARE_* is in the log. The markers follow in the next turn of the loop, before anything that the client
   can send after the answer; COMPLETE_* is written when all of them are. What cannot be reached is tried again.
 - A PREPARE_* that is found when the partition is loaded gets its markers (again): a decided transaction ends as decided.
@@ -93,6 +94,21 @@ class World(Protocol):
         ...
 
 
+class _Waiter:
+    """Who waits for a transition to be written: told once."""
+
+    __slots__ = ("reply", "timer")
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply: Reply | None = reply
+        self.timer: Handle | None = None
+
+    def tell(self, txn: Transaction | None, error: KafkaError | None) -> None:
+        reply, self.reply = self.reply, None
+        if reply is not None:
+            reply(txn, error)
+
+
 class NoProducerId(Exception):
     """No producer id is at hand: fetch some and ask again. Nothing has been changed."""
 
@@ -102,7 +118,7 @@ class TransactionShard:
 
     Invariants: `transactions` is what the log holds, `_ongoing` those of its ids that are in state ONGOING, each with the monotonic time
     until which it may stay open. An id is in `_writing` from the append of a transition until it is as durable as the log promises, and
-    then that transition is what `transactions` has.
+    then that transition is what `transactions` has; it is in `_given_up` too once nobody waits for that any more.
     An id in a PREPARE_* state is either in `_writing`, or its markers are being written, or a retry is in `_retries`; `_failures`
     counts the attempts that failed.
     """
@@ -114,6 +130,7 @@ class TransactionShard:
         self._live = False
         self._ongoing: dict[str, int] = {}
         self._writing: dict[str, Transaction | None] = {}
+        self._given_up: set[str] = set()
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._retries: dict[str, Handle] = {}
         self._failures: dict[str, int] = {}
@@ -135,6 +152,8 @@ class TransactionShard:
             txn = written or decode_value(transactional_id, value)
             before = self.transactions.get(transactional_id)
             self.transactions[transactional_id] = txn
+            if txn.state not in DECIDED:
+                self._failures.pop(transactional_id, None)
             if txn.state != TransactionState.ONGOING:
                 self._ongoing.pop(transactional_id, None)
             elif transactional_id not in self._ongoing or before is None or before.started_ms != txn.started_ms:
@@ -234,7 +253,7 @@ class TransactionShard:
         """Call back once the operation that goes on has ended; False when there is none, or none that ends by itself."""
         txn = self.transactions.get(transactional_id)
         ending = txn is not None and txn.state in DECIDED and transactional_id not in self._retries
-        if not self._live or not (transactional_id in self._writing or ending):
+        if not self._live or transactional_id in self._given_up or not (transactional_id in self._writing or ending):
             return False
         self._waiting.setdefault(transactional_id, []).append(callback)
         return True
@@ -282,7 +301,9 @@ class TransactionShard:
         return txn
 
     def _check_idle(self, transactional_id: str) -> None:
-        """Raises ConcurrentTransactions while a transition of the id is being written."""
+        """Raises ConcurrentTransactions while a transition of the id is being written, CoordinatorNotAvailable once that takes too long."""
+        if transactional_id in self._given_up:
+            raise _not_in_time(transactional_id)
         if transactional_id in self._writing:
             raise refusal(
                 transactional_id,
@@ -291,23 +312,40 @@ class TransactionShard:
             )
 
     def _write(self, txn: Transaction, reply: Reply, spare_bytes: int = 0) -> None:
-        """Put a transition into the log; `reply` when it is there."""
+        """Put a transition into the log; `reply` when it is there, or COORDINATOR_NOT_AVAILABLE when that takes longer than the transaction
+        may be open: the transition goes on."""
         transactional_id = txn.transactional_id
         self._writing[transactional_id] = txn
+        waiting = _Waiter(reply)
         records = [(encode_key(transactional_id), encode_value(txn))]
-        self._context.append(records, partial(self._written, txn, reply), spare_bytes=spare_bytes)
+        self._context.append(records, partial(self._written, txn, waiting), spare_bytes=spare_bytes)
+        if waiting.reply is not None:
+            waiting.timer = self._context.call_later(txn.timeout_ms / 1000, partial(self._overdue, txn, waiting))
 
-    def _written(self, txn: Transaction, reply: Reply, error: KafkaError | None) -> None:
+    def _overdue(self, txn: Transaction, waiting: _Waiter) -> None:
+        """A transition is not known to be kept in time: nobody waits for it here any more."""
+        self._given_up.add(txn.transactional_id)
+        try:
+            waiting.tell(None, _not_in_time(txn.transactional_id))
+        finally:
+            self._wake(txn.transactional_id)
+
+    def _written(self, txn: Transaction, waiting: _Waiter, error: KafkaError | None) -> None:
         del self._writing[txn.transactional_id]
+        self._given_up.discard(txn.transactional_id)
+        if waiting.timer is not None:
+            waiting.timer.cancel()
         try:
             if error is not None:
-                reply(None, _append_error(txn, error))
+                waiting.tell(None, _append_error(txn, error))
             else:
-                reply(txn, None)
+                waiting.tell(txn, None)
         finally:  # whatever the reply raises, as where there is no memory for it
             if error is None and txn.state in DECIDED:
                 self._world.soon(partial(self._end_partitions, txn, txn.partitions))
-            elif txn.state in DECIDED and self._is_current(txn):  # in the log, but not as safe as it has to be before a marker
+            elif txn.state in DECIDED and self._is_current(
+                txn
+            ):  # in the log, but not as safe as it has to be before a marker
                 self._later(txn, partial(self._write, txn, _ignore))
             else:
                 self._wake(txn.transactional_id)
@@ -331,9 +369,7 @@ class TransactionShard:
             self._write(txn.completed(self._context.now_ms()), partial(self._completed, txn))
 
     def _completed(self, prepared: Transaction, txn: Transaction | None, error: KafkaError | None) -> None:
-        if error is None:
-            self._failures.pop(prepared.transactional_id, None)
-        elif self._is_current(prepared):
+        if error is not None and self._is_current(prepared):
             place = f"ending transactions of partition {self._context.partition}"
             reports.say(logger.warning, place, "the end of a transaction could not be written: %s", error)
             self._later(prepared, partial(self._complete, prepared))
@@ -373,6 +409,14 @@ def _reply_concurrent(reply: Reply, txn: Transaction | None, error: KafkaError |
         reply(None, error)
     else:
         reply(None, concurrent(txn))
+
+
+def _not_in_time(transactional_id: str) -> KafkaError:
+    return refusal(
+        transactional_id,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        "an earlier operation was written, and not all in sync had it in time: look for the coordinator anew",
+    )
 
 
 def _append_error(txn: Transaction, error: KafkaError) -> KafkaError:

@@ -425,6 +425,34 @@ def test_a_decision_that_is_in_the_log_is_carried_out_however_its_write_ended(be
     assert bench.state() == "CompleteCommit"
 
 
+@pytest.mark.parametrize("error", [None, error_for_code(20, "fewer are in sync by now")])
+def test_who_waits_for_a_write_waits_no_longer_than_a_transaction_may_be_open(
+    bench: Bench, error: KafkaError | None
+) -> None:
+    """A client and those behind it waited for as long as the replicas did not follow; what is decided is carried out once they do."""
+    producer = begun(bench)
+    bench.context.durable = False
+    answers: list[int] = []
+    called: list[bool] = []
+    bench.shard.end("t", *producer, True, 2, lambda txn, error: answers.append(code(error)))
+    assert bench.shard.wait_settled("t", lambda: called.append(True))
+    bench.context.advance(60_000 - 1)
+    assert not answers and not called
+    bench.context.advance(1)
+    assert answers == [15] and called == [True]
+    for answer in (bench.add(*producer, B), bench.end(*producer, True), bench.initialize()):
+        assert code(answer) == 15
+    assert not bench.shard.wait_settled("t", lambda: called.append(True))
+    bench.context.durable = True
+    bench.context.finish_appends(error)
+    bench.context.advance(1000)
+    bench.turn()
+    assert bench.state() == "CompleteCommit"
+    assert bench.world.markers == [(A, 1000, 1, "PrepareCommit")]
+    assert answers == [15] and called == [True]
+    assert isinstance(bench.add(1000, 1, B), Transaction)
+
+
 # -- time
 
 
