@@ -58,6 +58,8 @@ OFFSET_TYPES = (0, 1)
 CLASSIC_TYPE = 2
 NEW_IDS_VERSION = 9
 """The version of OffsetCommit from which an unknown group has its own error (KIP-848)."""
+LED_ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+"""What a write that is under way ends with where its partition moves, or the broker stops: nothing to warn of."""
 
 
 class ShardSettings(NamedTuple):
@@ -518,7 +520,7 @@ class GroupShard:
 
     def _write(self, records: list[CoordinatorRecord], what: str) -> None:
         def done(error: KafkaError | None) -> None:
-            if error is not None:
+            if error is not None and error.code not in LED_ELSEWHERE:
                 failures.say(logger.warning, f"{what} in {self.context.partition}", "%s failed: %s", what, error)
 
         self.context.append_in_parts(records, done)
@@ -546,9 +548,11 @@ class GroupShard:
         def done(error: KafkaError | None) -> None:
             code = ErrorCode.NONE if error is None else store_error(error)
             codes.append(code)
-            if error is not None:
+            if error is not None and error.code not in LED_ELSEWHERE:
                 place = f"storing groups in {self.context.partition}"
-                failures.say(logger.warning, place, "group %s could not be stored: %s", group.group_id, error)
+                late = error.code == ErrorCode.REQUEST_TIMED_OUT
+                words = "was not known to be stored in time" if late else "could not be stored"
+                failures.say(logger.warning, place, "group %s %s: %s", group.group_id, words, error)
             effect.then(code, self.context.monotonic_ms())
             if not self._writing_own:
                 self._run(group)

@@ -7,13 +7,22 @@ from typing import Any
 
 import pytest
 from fastq_broker.coordinator.errors import store_error
+from fastq_broker.groups import shard
 from fastq_broker.groups.classic_member import JoinRequest, JoinResult, SyncResult
 from fastq_broker.groups.consumer_groups import ConsumerGroups
 from fastq_broker.groups.group import Committer
 from fastq_broker.groups.shard import Commit
+from fastq_broker.log import FailureReports
 from group_world import CLIENT, World
 
-from fastq.errors import ErrorCode, KafkaError, KafkaStorageError, error_for_code
+from fastq.errors import (
+    ErrorCode,
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    error_for_code,
+)
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest
 
 TIMEOUT_MS = 5_000
@@ -278,3 +287,32 @@ def test_who_reads_hears_it_whatever_became_of_the_one_before(world: SlowWorld) 
     told = read(world)
     world.replicate()
     assert told == [0]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("unloaded", None),
+        (NotLeaderOrFollower("this node stopped leading"), None),
+        (KafkaStorageError("the disk is gone"), "group g could not be stored"),
+        ("too late", "group g was not known to be stored in time"),
+    ],
+)
+def test_a_write_that_an_ordinary_move_ends_is_nothing_to_warn_of(
+    world: SlowWorld,
+    how: str | KafkaError,
+    said: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(shard, "failures", FailureReports())
+    told = waiting_for_a_sync(world)
+    if isinstance(how, KafkaError):
+        world.replicate(how)
+    elif how == "unloaded":
+        world.shard.unloaded()
+    else:
+        world.advance(TIMEOUT_MS)
+    assert len(told) == 1
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split(":")[0] for line in lines] == ([] if said is None else [said])
