@@ -220,7 +220,7 @@ class ClassicGroup(GroupState):
         self._go(State.COMPLETING_REBALANCE if self.members else State.EMPTY)
         self.subscribed = subscribed_topics(self.protocol_type, self.protocol_name, self.members.values())
         if not self.members:
-            self.effects.append(Store({}, lambda error, now_ms: None))
+            self.effects.append(Store({}, self._emptied))
             return
         everyone = self._metadata_of_all()
         for member in self.members.values():
@@ -231,6 +231,16 @@ class ClassicGroup(GroupState):
             self._touch(member, now_ms)
         self._sync_deadline_ms = now_ms + self.rebalance_timeout_ms
         self.effects.append(Wake(self._sync_deadline_ms, SYNC_KEY))
+
+    def _emptied(self, error: int, now_ms: int) -> None:
+        if error:
+            self._unwritten = True
+
+    def write_again(self) -> None:
+        """Store that nobody is in the group, where that could not be: whoever loads it had its last members still."""
+        if self._unwritten and self.state is State.EMPTY:
+            self._unwritten = False
+            self.effects.append(Store({}, self._emptied))
 
     def rebalance(self, now_ms: int) -> None:
         """Have all members of a stable group join again."""
@@ -352,6 +362,8 @@ class ClassicGroup(GroupState):
             errors.append(error)
         if removed:
             self._after_removal(now_ms)
+        else:  # one that is sent again, perhaps
+            self.write_again()
         return errors
 
     def _after_removal(self, now_ms: int) -> None:

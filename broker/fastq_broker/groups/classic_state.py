@@ -132,6 +132,8 @@ class GroupState:
         self._initial_remaining_ms: int | None = None
         """What is left of the first rebalance's time; None when that is not going on."""
         self._new_member_added = False
+        self._unwritten = False
+        """Whether nobody is in the group, and that could not be stored."""
 
     def __repr__(self) -> str:
         return (

@@ -463,6 +463,9 @@ class GroupShard:
         self._delete_offsets_of_topics(tombstones)
         count = len(tombstones)
         for group_id, group in list(self.groups.items()):
+            if isinstance(group, ClassicGroup):
+                group.write_again()
+                self._run(group)
             records, nothing_left = self.offsets.expired(group_id, group, now_ms, self.settings.offsets_retention_ms)
             if nothing_left and group.is_empty:
                 records += group.tombstones()

@@ -316,3 +316,29 @@ def test_a_write_that_an_ordinary_move_ends_is_nothing_to_warn_of(
     assert len(told) == 1
     lines = [record.getMessage() for record in caplog.records]
     assert [line.split(":")[0] for line in lines] == ([] if said is None else [said])
+
+
+@pytest.mark.parametrize("again", ["leave", "expiry"])
+def test_a_group_that_could_not_be_written_as_empty_is_so_later(world: SlowWorld, again: str) -> None:
+    """Who left once more was told that there is no such member, and the next coordinator had it still."""
+    commit(world)
+    (joined,) = join(world)
+    world.replicate()
+    synced = sync(world, joined)
+    world.replicate()
+    assert synced[0].error == 0
+    leaving = [(joined.member_id, None)]
+    world.refuse = NotEnoughReplicas("too few in sync")
+    assert world.shard.leave("g", leaving) == AWAY
+    assert world.shard.leave("g", leaving) == AWAY
+    world.refuse = None
+    if again == "leave":
+        assert world.shard.leave("g", leaving) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    else:
+        world.shard.expire_offsets()
+    written = len(world.log)
+    world.replicate()
+    assert world.shard.leave("g", leaving) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert len(world.log) == written, "once"
+    world.load()
+    assert world.groups["g"].is_empty
