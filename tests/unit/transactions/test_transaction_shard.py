@@ -6,7 +6,7 @@ import pytest
 from fastq_broker.transactions.shard import NoProducerId, _append_error
 from fastq_broker.transactions.states import COMPLETED, NEXT, SETTLED, TransactionState
 from fastq_broker.transactions.transaction import EPOCH_LAST_GIVEN, EPOCH_MAX, IllegalTransition, Transaction
-from transaction_fakes import Bench
+from transaction_fakes import Bench, begun, code, identity
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
@@ -17,22 +17,6 @@ FENCED, CONCURRENT, MAPPING, INVALID_STATE = 90, 51, 49, 48
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
-
-
-def code(answer: object) -> int:
-    return int(answer.code) if isinstance(answer, KafkaError) else 0
-
-
-def identity(answer: object) -> tuple[int, int]:
-    assert isinstance(answer, Transaction), answer
-    return answer.producer_id, answer.producer_epoch
-
-
-def begun(bench: Bench, *, version: int = 2) -> tuple[int, int]:
-    """A transaction that is open in partition A."""
-    producer = identity(bench.initialize())
-    assert isinstance(bench.add(*producer, A, version=version), Transaction)
-    return producer
 
 
 # -- the table
@@ -307,150 +291,6 @@ def test_version_2_rotates_at_the_last_epoch(bench: Bench) -> None:
     assert code(bench.end(1000, EPOCH_LAST_GIVEN, committed=False)) == INVALID_STATE
     assert isinstance(bench.add(1001, 0, B), Transaction)
     assert code(bench.end(1000, EPOCH_LAST_GIVEN, committed=True)) == MAPPING
-
-
-# -- what is being written
-
-
-def test_nothing_else_happens_until_a_transition_is_durable(bench: Bench) -> None:
-    bench.context.durable = False
-    assert bench.initialize() is None
-    assert code(bench.initialize()) == CONCURRENT
-    bench.context.finish_appends()
-    assert bench.add(1000, 0, A) is None
-    for answer in (bench.add(1000, 0, B), bench.end(1000, 0, True), bench.initialize()):
-        assert code(answer) == CONCURRENT
-    bench.context.finish_appends()
-    assert bench.end(1000, 0, True) is None
-    bench.turn()
-    assert not bench.world.markers  # the decision is not safe yet
-    bench.context.finish_appends()
-    bench.turn()
-    assert bench.world.markers == [(A, 1000, 1, "PrepareCommit")]
-    assert bench.state() == "CompleteCommit"
-    assert code(bench.add(1000, 1, A)) == CONCURRENT
-    bench.context.finish_appends()
-    assert bench.add(1000, 1, A) is None
-
-
-def test_a_failed_append_changes_nothing_and_tells_the_client_to_look_again(bench: Bench) -> None:
-    producer = begun(bench)
-    bench.context.failure = error_for_code(19, "too few replicas")
-    assert code(bench.end(*producer, True)) == 15
-    bench.context.failure = error_for_code(56, "the disk is gone")
-    assert code(bench.end(*producer, True)) == 16
-    assert code(bench.initialize()) == 16  # a fence that failed does not count
-    bench.context.failure = None
-    assert bench.state() == "Ongoing"
-    assert identity(bench.end(*producer, True)) == (1000, 1)
-
-
-def test_the_end_is_tried_until_it_is_written(bench: Bench) -> None:
-    producer = begun(bench)
-    bench.add(*producer, B)
-    bench.world.unreachable = {B}
-    bench.end(*producer, True)
-    bench.turn()
-    assert bench.world.markers == [(A, 1000, 1, "PrepareCommit")]
-    bench.world.unreachable.clear()
-    bench.context.failure = error_for_code(19, "too few replicas")
-    bench.context.advance(200)
-    assert bench.world.markers == [(A, 1000, 1, "PrepareCommit"), (B, 1000, 1, "PrepareCommit")]
-    assert bench.state() == "PrepareCommit"
-    bench.context.failure = None
-    bench.context.advance(200)
-    assert bench.state() == "CompleteCommit"
-    assert len(bench.world.markers) == 2
-
-
-def test_who_waits_is_called_at_the_end_or_when_it_takes_long(bench: Bench) -> None:
-    called: list[str] = []
-    assert not bench.shard.wait_settled("t", lambda: called.append("never"))
-    producer = begun(bench)
-    assert not bench.shard.wait_settled("t", lambda: called.append("never"))
-    bench.end(*producer, True)
-    assert bench.shard.wait_settled("t", lambda: called.append("end"))
-    assert not called
-    bench.turn()
-    assert called == ["end"]
-    bench.add(1000, 1, A)
-    bench.world.unreachable = {A}
-    bench.end(1000, 1, True)
-    assert bench.shard.wait_settled("t", lambda: called.append("stuck"))
-    bench.turn()
-    assert called == ["end", "stuck"]
-    assert not bench.shard.wait_settled("t", lambda: called.append("never"))
-
-
-@pytest.mark.parametrize("ends", [False, True])
-def test_an_answer_that_cannot_be_made_holds_up_nobody_else(bench: Bench, ends: bool) -> None:
-    """Who waited behind it was never called, and a transaction that was to end got no markers."""
-    producer = begun(bench)
-
-    def no_memory(txn: Transaction | None, error: KafkaError | None) -> None:
-        raise MemoryError("none left")
-
-    bench.context.durable = False
-    if ends:
-        bench.shard.end("t", *producer, True, 2, no_memory)
-    else:
-        bench.shard.add_partitions("t", *producer, frozenset({B}), 2, no_memory)
-    called: list[bool] = []
-    assert bench.shard.wait_settled("t", lambda: called.append(True))
-    bench.context.durable = True
-    with pytest.raises(MemoryError):
-        bench.context.finish_appends()
-    bench.turn()
-    assert called == [True]
-    assert bench.state() == ("CompleteCommit" if ends else "Ongoing")
-
-
-def test_a_decision_that_is_in_the_log_is_carried_out_however_its_write_ended(bench: Bench) -> None:
-    """It stayed as it was until the next load, and who waited for its end was never called."""
-    producer = begun(bench)
-    bench.context.durable = False
-    answers: list[int] = []
-    bench.shard.end("t", *producer, True, 2, lambda txn, error: answers.append(code(error)))
-    bench.context.finish_appends(error_for_code(20, "fewer are in sync by now"))
-    assert answers == [15]
-    assert code(bench.end(*producer, True)) == CONCURRENT
-    assert not bench.shard.wait_settled("t", lambda: None), "nobody waits for what may take long"
-    bench.context.failure = error_for_code(19, "too few replicas")
-    bench.context.advance(200)
-    assert bench.state() == "PrepareCommit" and not bench.world.markers
-    bench.context.failure, bench.context.durable = None, True
-    bench.context.advance(1000)
-    bench.turn()
-    assert bench.world.markers == [(A, 1000, 1, "PrepareCommit")]
-    assert bench.state() == "CompleteCommit"
-
-
-@pytest.mark.parametrize("error", [None, error_for_code(20, "fewer are in sync by now")])
-def test_who_waits_for_a_write_waits_no_longer_than_a_transaction_may_be_open(
-    bench: Bench, error: KafkaError | None
-) -> None:
-    """A client and those behind it waited for as long as the replicas did not follow; what is decided is carried out once they do."""
-    producer = begun(bench)
-    bench.context.durable = False
-    answers: list[int] = []
-    called: list[bool] = []
-    bench.shard.end("t", *producer, True, 2, lambda txn, error: answers.append(code(error)))
-    assert bench.shard.wait_settled("t", lambda: called.append(True))
-    bench.context.advance(60_000 - 1)
-    assert not answers and not called
-    bench.context.advance(1)
-    assert answers == [15] and called == [True]
-    for answer in (bench.add(*producer, B), bench.end(*producer, True), bench.initialize()):
-        assert code(answer) == 15
-    assert not bench.shard.wait_settled("t", lambda: called.append(True))
-    bench.context.durable = True
-    bench.context.finish_appends(error)
-    bench.context.advance(1000)
-    bench.turn()
-    assert bench.state() == "CompleteCommit"
-    assert bench.world.markers == [(A, 1000, 1, "PrepareCommit")]
-    assert answers == [15] and called == [True]
-    assert isinstance(bench.add(1000, 1, B), Transaction)
 
 
 # -- time

@@ -173,3 +173,19 @@ class Bench:
         self, producer_id: int, epoch: int, committed: bool, *, name: str = "t", version: int = 2
     ) -> Transaction | KafkaError | None:
         return self.ask(self.shard.end, name, producer_id, epoch, committed, version)
+
+
+def code(answer: object) -> int:
+    return int(answer.code) if isinstance(answer, KafkaError) else 0
+
+
+def identity(answer: object) -> tuple[int, int]:
+    assert isinstance(answer, Transaction), answer
+    return answer.producer_id, answer.producer_epoch
+
+
+def begun(bench: Bench, *, version: int = 2) -> tuple[int, int]:
+    """A transaction that is open in one partition."""
+    producer = identity(bench.initialize())
+    assert isinstance(bench.add(*producer, ("topic", 0), version=version), Transaction)
+    return producer
