@@ -1,8 +1,8 @@
 """WriteTxnMarkers: another node's coordinator, or an administrator, ends transactions in partitions that are led here.
 
 Rules: each partition succeeds or fails for itself, and is answered when its marker is as durable as the log promises. All are written
-before the first is waited for. One whose replicas do not follow is REQUEST_TIMED_OUT after TIMEOUT_S, as who asks sends this node nothing
-else before the answer: the marker stays, and who tries again writes another, which changes nothing.
+before the first is waited for. One whose replicas do not follow in time is REQUEST_TIMED_OUT, as who asks sends this node nothing else
+before the answer.
 Source: KafkaApis.handleWriteTxnMarkersRequest, whose time is request.timeout.ms.
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from fastq.errors import KafkaError
 from fastq.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from fastq_broker.transactions.marker import GiveUp, Marker
+from fastq_broker.transactions.markers import give_up_later
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
@@ -22,15 +23,12 @@ if TYPE_CHECKING:
 API_KEY = 27
 VERSIONS = (1, 2)
 
-TIMEOUT_S: Final = 5.0
-"""Well below the 30 s after which who asks gives up the request, with all that is in it."""
-
 
 async def handle(context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     """Write them all, then answer."""
     unfollowed: list[GiveUp] = []
     written = [(marker, _write(context, marker, unfollowed)) for marker in request.markers]
-    timer = context.loop.call_later(TIMEOUT_S, _give_up, unfollowed)
+    timer = give_up_later(context.loop, unfollowed)
     results = []
     try:
         for (
@@ -41,11 +39,6 @@ async def handle(context: RequestContext, request: WriteTxnMarkersRequest) -> Wr
     finally:
         timer.cancel()
     return WriteTxnMarkersResponse(markers=results)
-
-
-def _give_up(unfollowed: list[GiveUp]) -> None:
-    for give_up in unfollowed:
-        give_up()
 
 
 def _write(

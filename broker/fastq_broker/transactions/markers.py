@@ -8,6 +8,8 @@ Rules
   mirror's any more, as after a fail-back that was refused, and the marker is written then. Left out, the transaction would stay open.
 - What cannot be written is said at once, and then once in UNTOLD_MS with the number of those left out: a partition that is away is tried
   again for each transaction that ends.
+- One that is written and whose replicas do not follow is given up after TIMEOUT_S, as others wait for the end of its transaction, or behind
+  it: the marker stays, and who tries again writes another, which changes nothing.
 - A marker in a partition of a coordinator's topic is told to that coordinator once it is durable: pending offsets become real.
 Source: TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest.
 """
@@ -15,7 +17,7 @@ Source: TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -26,12 +28,17 @@ from .states import TransactionState
 from .transaction import Partition, Transaction
 
 if TYPE_CHECKING:
+    import asyncio
+
     from fastq_broker.ports import Ports
     from fastq_broker.replicas import Replica
 
 logger = logging.getLogger(__name__)
 
 UNTOLD_MS: Final = 10_000
+TIMEOUT_S: Final = 5.0
+"""How long a marker waits for the other replicas of its partition: well below the 30 s after which another node's coordinator gives up the
+request, with all that is in it."""
 
 _NOTHING_TO_END = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
@@ -56,6 +63,7 @@ class MarkerWriter:
         marker = Marker(txn.producer_id, txn.producer_epoch, committed, coordinator_epoch, txn.version)
         waiting = set(partitions)
         left: set[Partition] = set()
+        timer: asyncio.TimerHandle | None = None
 
         def done(partition: Partition, error: KafkaError | None) -> None:
             waiting.discard(partition)
@@ -65,22 +73,29 @@ class MarkerWriter:
                     left.add(partition)
                 self._say(txn.transactional_id, partition, "left out" if dropped else "trying again", error)
             if not waiting:
+                if timer is not None:
+                    timer.cancel()
                 on_done(frozenset(left))
 
         if not partitions:
             on_done(frozenset())
-        for partition in sorted(partitions):
-            self._write_anywhere(partition, marker, partial(done, partition))
+        written = [
+            self._write_anywhere(partition, marker, partial(done, partition)) for partition in sorted(partitions)
+        ]
+        unfollowed = [give_up for give_up in written if give_up is not None]
+        if waiting and unfollowed:
+            timer = give_up_later(self._ports.loop, unfollowed)
 
-    def _write_anywhere(self, partition: Partition, marker: Marker, on_done: Done) -> None:
+    def _write_anywhere(self, partition: Partition, marker: Marker, on_done: Done) -> GiveUp | None:
         cluster, placed = self._ports.cluster, self._ports.image.partition(*partition)
         if cluster is None or placed is None or placed.leader == self._ports.node_id:
-            self.write(*partition, marker, on_done)
-        elif placed.leader < 0:
+            return self.write(*partition, marker, on_done)
+        if placed.leader < 0:
             topic, index = partition
             on_done(error_for_code(ErrorCode.LEADER_NOT_AVAILABLE, "it has no leader", topic=topic, partition=index))
         else:
             cluster.marker_sender.write(placed.leader, partition, marker, on_done)
+        return None
 
     def _say(self, transactional_id: str, partition: Partition, outcome: str, error: KafkaError) -> None:
         now_ms = self._ports.monotonic_ms()
@@ -100,8 +115,7 @@ class MarkerWriter:
 
     def write(self, topic: str, partition: int, marker: Marker, on_done: Done) -> GiveUp | None:
         """Write one marker into a partition that this node leads; `on_done` when it is as durable as the log promises, on all in sync, or
-        with the error. Answers what ends the wait for the others in sync, with REQUEST_TIMED_OUT, where there are any: the marker stays,
-        and one that is written again changes nothing."""
+        with the error. Answers what ends the wait for the others in sync, with REQUEST_TIMED_OUT, where there are any."""
         replica = self._ports.replicas.leader(topic, partition)
         if isinstance(replica, int):
             on_done(error_for_code(replica, "no marker can be written here", topic=topic, partition=partition))
@@ -143,6 +157,16 @@ class MarkerWriter:
                     coordinator.runtime.marker_written(
                         partition, marker.producer_id, marker.producer_epoch, marker.committed
                     )
+
+
+def give_up_later(loop: asyncio.AbstractEventLoop, unfollowed: Sequence[GiveUp]) -> asyncio.TimerHandle:
+    """End these waits when their time is over, unless the timer is cancelled."""
+    return loop.call_later(TIMEOUT_S, _give_up, unfollowed)
+
+
+def _give_up(unfollowed: Sequence[GiveUp]) -> None:
+    for give_up in unfollowed:
+        give_up()
 
 
 def _check_mirrored(replica: Replica, marker: Marker) -> NoReturn:

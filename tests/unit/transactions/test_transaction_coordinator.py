@@ -17,7 +17,7 @@ from fastq_broker.handlers import produce, write_txn_markers
 from fastq_broker.replication.shared import Replication
 from fastq_broker.router import Deferred, bound_context
 from fastq_broker.server import flexible_versions
-from fastq_broker.transactions import Operation
+from fastq_broker.transactions import Operation, markers
 from fastq_broker.transactions.markers import UNTOLD_MS, MarkerWriter
 from fastq_broker.transactions.transaction import Partition, Transaction
 
@@ -291,7 +291,7 @@ def test_markers_that_cannot_be_written_are_said_at_a_bounded_rate(
             clock=broker.clock,
             monotonic_ms=lambda: now_ms[0],
         )
-        markers = MarkerWriter(ports)
+        writer = MarkerWriter(ports)
         txn = await opened(broker)
         left: list[frozenset[Partition]] = []
         replica = broker.replicas.get(*PLACE)
@@ -299,7 +299,7 @@ def test_markers_that_cannot_be_written_are_said_at_a_bounded_rate(
         replica.leader_id = 99
         for number in range(500):
             now_ms[0] = number * UNTOLD_MS // 400
-            markers.write_all(0, txn, frozenset({PLACE}), left.append)
+            writer.write_all(0, txn, frozenset({PLACE}), left.append)
         replica.leader_id = broker.node_id
         assert left == [frozenset({PLACE})] * 500
 
@@ -371,12 +371,15 @@ def test_a_partition_whose_replicas_do_not_follow_holds_up_no_other(
         assert replica.shared is not None
         told: list[tuple[int, ...]] = []
         with monkeypatch.context() as patch:
-            patch.setattr(write_txn_markers, "TIMEOUT_S", 0)
+            patch.setattr(markers, "TIMEOUT_S", 0)
             patch.setattr(broker.groups.runtime, "marker_written", lambda *marker: told.append(marker))
             assert await markers_written(broker, txn, PLACE, slow) == {PLACE: 0, slow: ErrorCode.REQUEST_TIMED_OUT}
+            given_up: asyncio.Queue[frozenset[Partition]] = asyncio.Queue()
+            broker.transactions.markers.write_all(0, txn, frozenset({PLACE, slow}), given_up.put_nowait)
+            assert await given_up.get() == {slow}, "the coordinator's own, of which who waits for the end is told"
             assert told == []
             replica.shared.fetched(both[1], replica.log.log_end_offset, 0, -1)
-            assert told == [(0, txn.producer_id, txn.producer_epoch, True)]
+            assert told == [(0, txn.producer_id, txn.producer_epoch, committed) for committed in (True, False)]
         replica.apply(alone)
 
     run(tmp_path, test, offsets_topic_num_partitions="1")
