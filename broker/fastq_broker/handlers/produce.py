@@ -160,9 +160,8 @@ def _append_transactional(
         except ProtocolViolation as violation:
             deferred.refuse(str(violation))
             return
-        except Exception as error:  # the connection is read from no more until it is answered
-            failures.report("answering a Produce", error)
-            deferred.refuse(f"Produce failed: {error!r}")
+        except Exception as error:
+            _cannot_answer(deferred, error)
             return
         if not isinstance(result, Deferred):
             deferred.complete(result)
@@ -179,6 +178,12 @@ def _append_transactional(
     return _append_all(
         connection, ports, buffer, header, acks, timeout_ms, partitions, transaction_version, refused, deferred
     )
+
+
+def _cannot_answer(deferred: Deferred, error: Exception) -> None:
+    """Close the connection, which is read from no more until it is answered."""
+    failures.report("answering a Produce", error)
+    deferred.refuse(f"Produce failed: {error!r}")
 
 
 def _encode(connection: Connection, ports: Ports, header: Header, results: list[PartitionResponse]) -> bytes:
@@ -309,7 +314,13 @@ def _answer_when_kept(
         nonlocal left
         if error is not None:
             failed = results[position]
-            results[position] = PartitionResponse(failed.topic, failed.partition, error.code, error_message=str(error))
+            try:
+                results[position] = PartitionResponse(
+                    failed.topic, failed.partition, error.code, error_message=str(error)
+                )
+            except Exception as failure:
+                _cannot_answer(deferred, failure)
+                return  # so that nobody is told that it went well
         left -= 1
         if left == 0:
             if timer is not None:

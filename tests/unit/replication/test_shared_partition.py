@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fastq_broker.coordinator import ShardContext
 from fastq_broker.handlers import delete_records as delete_records_handler
+from fastq_broker.handlers import produce
 from fastq_broker.log import LogConfig
 from fastq_broker.log.half_done import HalfDone
 from fastq_broker.replication.partition import Ends, IsrAnswer
@@ -63,6 +64,24 @@ def test_acks_one_is_answered_at_once_and_seen_later(tmp_path: Path) -> None:
     assert leader.values() == []
     bench.settle()
     assert leader.values() == [b"a"]
+
+
+def test_a_produce_whose_refusal_cannot_be_made_has_its_connection_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection waited for it for ever, and was read from no more."""
+
+    def no_memory(*_: Any, **__: Any) -> Any:
+        raise MemoryError("none left")
+
+    bench = Bench(tmp_path)
+    answer = bench.nodes[1].produce(b"a")
+    told: list[str] = []
+    answer._result.hand_over(SimpleNamespace(complete=lambda *_: told.append("an answer"), fail=told.append))
+    with monkeypatch.context() as patch:
+        patch.setattr(produce, "PartitionResponse", no_memory)
+        bench.elect(2, (2,))
+    assert told == ["Produce failed: MemoryError('none left')"]
 
 
 def test_when_its_time_is_over_a_produce_is_told_so_and_the_records_stay(tmp_path: Path) -> None:
