@@ -130,6 +130,7 @@ class Segment:
         "_aborts_bytes",
         "_aborts_crc",
         "_aborts_held",
+        "_aborts_torn_at",
         "_bytes_since_index_entry",
         "_files",
         "_first_timestamp",
@@ -212,6 +213,7 @@ class Segment:
         self._has_aborts = True  # for all that is known
         self._aborts_bytes = -1 if size else 0  # as many the `.txnindex` has at least; -1 until it has been looked at
         self._aborts_crc = 0  # of its bytes when they were last found whole
+        self._aborts_torn_at = -1  # where an entry of this object's begins of which it may have written a part
         self.aborts_rebuilding: AbortsRebuild | None = None
         """What makes the `.txnindex` again; what is to be added to it waits in `unwritten_aborts`."""
         self.aborts_rebuilt_ms: int | None = None
@@ -219,7 +221,7 @@ class Segment:
         self.txn_index_unsynced = False
         """Whether the `.txnindex` was changed since it was last synced."""
         self.unwritten_aborts: list[CompletedTransaction] = []
-        """What a shortage of descriptors has kept from the `.txnindex`; written before it is synced."""
+        """What a shortage has kept from the `.txnindex`, written before it is synced, or its damage, until it is made again."""
 
     def __repr__(self) -> str:
         return f"Segment({self.log.path!r}, size={self.log.size})"
@@ -420,11 +422,20 @@ class Segment:
                 raise
 
     def write_aborts(self) -> None:
-        """Write the aborted transactions that a shortage has kept from the `.txnindex`. Raises OSError."""
+        """Write the aborted transactions that a shortage has kept from the `.txnindex`. Raises OSError.
+
+        One that somebody else has torn stays so, and they wait: written over the tear they would have it taken for whole."""
         if self._aborts_held:
             self.take_aborts(())
+        path = self.path_of(TXN_INDEX_SUFFIX)
         while self.unwritten_aborts and self.aborts_rebuilding is None:
-            txn_index.append_entry(self._files, self.path_of(TXN_INDEX_SUFFIX), self.unwritten_aborts[0])
+            size = self._files.size_bytes(path)
+            end = size - size % txn_index.ENTRY_BYTES
+            if size != end != self._aborts_torn_at:
+                return
+            self._aborts_torn_at = end
+            txn_index.append_entry(self._files, path, self.unwritten_aborts[0], end)
+            self._aborts_torn_at = -1
             del self.unwritten_aborts[0]
             if self._aborts_bytes >= 0:
                 self._aborts_bytes += txn_index.ENTRY_BYTES
@@ -476,6 +487,7 @@ class Segment:
 
     def _spoil_aborts(self, size: int) -> None:
         """Have a `.txnindex` of so many bytes end within an entry, which nobody takes for whole. Raises OSError."""
+        self._aborts_torn_at = -1
         if not size % txn_index.ENTRY_BYTES:
             handle = FileHandle(self._files, self.path_of(TXN_INDEX_SUFFIX), READ_WRITE_CREATE)
             self._files.write_all(handle.fd, b"\0", size)
@@ -508,13 +520,25 @@ class Segment:
         self._aborts_held = False
         self.unwritten_aborts = []
         self._aborts_bytes = len(data)
+        self._aborts_torn_at = -1
         self.txn_index_unsynced = self._has_aborts = bool(data)
 
     def forget_aborts(self, offset: int) -> None:
         """Drop the aborted transactions whose markers lie at or above `offset`; a damaged file stays as it is, to be made again when it is
         looked at. Raises OSError."""
         self.aborts_rebuilding = self.aborts_rebuilt_ms = None
-        size = self._files.size_bytes(self.path_of(TXN_INDEX_SUFFIX))
+        path = self.path_of(TXN_INDEX_SUFFIX)
+        size = self._files.size_bytes(path)
+        if (
+            0 <= self._aborts_torn_at < size < self._aborts_torn_at + txn_index.ENTRY_BYTES
+        ):  # its own doing is no damage
+            size = self._aborts_torn_at
+            if size:
+                handle = FileHandle(self._files, path, READ_WRITE)
+                self._files.truncate(handle.fd, size)
+            else:  # an empty one would be
+                self._files.remove_if_exists(path)
+        self._aborts_torn_at = -1
         if size < self._aborts_bytes:
             self._spoil_aborts(size)
         self._aborts_bytes = -1

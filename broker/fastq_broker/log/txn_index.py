@@ -95,8 +95,8 @@ def encode(entries: Iterable[tuple[int, int, int, int]]) -> bytes:
     return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
 
 
-def append_entry(files: Files, path: str, transaction: CompletedTransaction) -> None:
-    """Add an aborted transaction. Raises OSError."""
+def append_entry(files: Files, path: str, transaction: CompletedTransaction, position: int) -> None:
+    """Write an aborted transaction at `position`, where the whole entries end. Raises OSError."""
     entry = _ENTRY.pack(
         0,
         transaction.producer_id,
@@ -104,9 +104,8 @@ def append_entry(files: Files, path: str, transaction: CompletedTransaction) -> 
         transaction.last_offset,
         transaction.last_stable_offset,
     )
-    size = files.size_bytes(path)
     handle = FileHandle(files, path, READ_WRITE_CREATE)
-    files.write_all(handle.fd, entry, size - size % ENTRY_BYTES)
+    files.write_all(handle.fd, entry, position)
 
 
 def truncate(files: Files, path: str, end_offset: int, base_offset: int) -> bool:

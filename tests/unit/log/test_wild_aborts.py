@@ -101,6 +101,15 @@ class World:
         self.sequences[producer] += 1
         self.open[producer] = self.log.append(batch, leader_epoch=0, now_ms=START_MS, transaction_version=1).base_offset
 
+    def abort(self, producer: int) -> None:
+        """Begin a transaction of a producer that is new, and abort it at once."""
+        batch = one_batch([b"v"], producer_id=producer, epoch=0, sequence=0, transactional=True)
+        first = self.log.append(batch, leader_epoch=0, now_ms=START_MS, transaction_version=1).base_offset
+        ended = self.log.append_transaction_marker(
+            producer_id=producer, producer_epoch=0, coordinator_epoch=0, commit=False, leader_epoch=0, now_ms=START_MS
+        )
+        self.aborted.append((producer, first, ended.base_offset))
+
     def told(self) -> list[tuple[int, int, int]]:
         log = self.log
         found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
@@ -329,3 +338,88 @@ def test_room_that_is_short_while_it_is_made(tmp_path: Path) -> None:
     assert world.log.dir.offline is None
     files.heal()
     world.settle()
+
+
+def _with_two_aborts(directory: Path, files: FaultyFiles | None = None) -> tuple[World, Path]:
+    """A world whose active segment tells of two aborted transactions, and that file; a record lies behind them."""
+    world = World(directory, files)
+    world.log.roll(START_MS)
+    world.abort(10)
+    world.abort(11)
+    world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    assert world.told() == world.wanted()
+    path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
+    assert path.stat().st_size == 2 * txn_index.ENTRY_BYTES
+    return world, path
+
+
+LOST = pytest.mark.parametrize("how", ["cut within an entry", "cut between entries", "gone"])
+
+
+@LOST
+def test_what_is_aborted_behind_a_cut_does_not_make_a_damaged_file_whole(tmp_path: Path, how: str) -> None:
+    world, path = _with_two_aborts(tmp_path)
+    DAMAGES[how](path)
+    world.log.truncate_to(world.log.log_end_offset - 1)
+    world.abort(12)
+    world.settle()
+    crash(world.manager)
+    world.begin()
+    world.settle()
+
+
+@LOST
+def test_what_waits_for_a_file_that_could_not_be_made_again_does_not_make_it_whole(tmp_path: Path, how: str) -> None:
+    files = FaultyFiles()
+    world, path = _with_two_aborts(tmp_path, files)
+    DAMAGES[how](path)
+    with pytest.raises(ReplicaNotAvailable):
+        world.told()
+    world.abort(12)
+    fault = files.plan(Fault("write", errno.ENOSPC, TXN_INDEX_SUFFIX))
+    world.thread.run()
+    world.loop.turn()
+    assert fault.struck
+    files.heal()
+    world.log.roll(START_MS)  # else a recovery would look at all of the segment
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    world.manager.write_checkpoints(world.log.dir, wait=True)
+    assert world.log.recovery_point == world.log.log_end_offset
+    crash(world.manager)
+    world.begin()
+    world.settle()
+    assert path.stat().st_size == 3 * txn_index.ENTRY_BYTES
+
+
+@pytest.mark.parametrize("partial", [0, 16])
+def test_what_was_cut_off_does_not_stay_before_an_entry_that_had_no_room(tmp_path: Path, partial: int) -> None:
+    files = FaultyFiles()
+    world, path = _with_two_aborts(tmp_path, files)
+    files.plan(Fault("write", errno.ENOSPC, TXN_INDEX_SUFFIX, partial=partial))
+    world.abort(12)
+    assert path.stat().st_size == 2 * txn_index.ENTRY_BYTES + partial
+    end = world.log.log_end_offset
+    cut = world.aborted[-2][1]
+    world.log.truncate_to(cut)
+    world.aborted = [each for each in world.aborted if each[2] < cut]
+    files.heal()
+    while world.log.log_end_offset < end:
+        world.log.append(one_batch([b"v"]), leader_epoch=1, now_ms=START_MS)
+    world.abort(13)
+    assert Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX)) == path
+    assert world.told() == world.wanted()
+
+
+def test_an_only_entry_that_had_no_room_and_was_cut_off_leaves_no_file(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    world = World(tmp_path, files)
+    world.log.roll(START_MS)
+    files.plan(Fault("write", errno.ENOSPC, TXN_INDEX_SUFFIX, partial=16))
+    world.abort(10)
+    path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
+    assert path.stat().st_size == 16
+    files.heal()
+    world.log.truncate_to(world.aborted.pop()[2])
+    assert not path.exists()
+    assert world.told() == world.wanted()
