@@ -28,11 +28,10 @@ from .failures import failures
 from .files import READ, FdBudget, FileHandle
 from .half_done import no_memory
 from .producer_state import CompletedTransaction, ProducerState
-from .recovery import note_batches
 from .recovery_progress import RecoveryStopped
 from .scan import CorruptSegment, WildIndex, batch_of_entry
 from .segment import TXN_INDEX_SUFFIX, Segment
-from .stored_batches import RecoveryReport
+from .stored_batches import RecoveryReport, note_batches
 from .stored_producers import find_aborts, load_snapshot, replay
 from .truncation import producer_snapshots
 

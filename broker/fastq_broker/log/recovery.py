@@ -18,7 +18,6 @@ import errno
 import logging
 import os
 import stat
-from contextlib import suppress
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -30,7 +29,7 @@ from .cleaner_swap import BrokenSwap, is_leftover, recover_swaps
 from .files import READ_WRITE_CREATE, FileHandle, Files
 from .leader_epochs import LeaderEpochs
 from .producer_state import ProducerState
-from .scan import MAGIC_POSITION, NO_UPPER, CorruptSegment, batch_of_entry, iter_bounds
+from .scan import MAGIC_POSITION, CorruptSegment, batch_of_entry, iter_bounds
 from .segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -41,7 +40,7 @@ from .segment import (
     Segment,
     offset_file_name,
 )
-from .stored_batches import RecoveryReport, check_range, iter_batches, iter_new_batches, note_old_batches
+from .stored_batches import RecoveryReport, check_range, iter_batches, iter_new_batches, note_batches, past_old_batches
 from .stored_producers import (
     aborts_damaged,
     load_producers,
@@ -153,7 +152,7 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
         load_producers(log, producers, segments, snapshots, end, report)
     else:
         point = log.recovery_point
-        end = _recover(log, segments, epochs, producers, snapshots, report)
+        end = _recover(log, segments, epochs, producers, snapshots, report, point)
         if end < point:
             logger.warning(
                 "%s ends at offset %d, below its recovery point %d: what was said to be on disk is gone, or the point is another log's; "
@@ -164,7 +163,7 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
             )
             log.recovery_point = 0
             report.gaps.clear()
-            end = _recover(log, segments, epochs, producers, snapshots, report)
+            end = _recover(log, segments, epochs, producers, snapshots, report, end)
     start = max(log.checkpointed_start_offset, segments[0].base_offset)
     if start > end:
         logger.warning("%s: the log start offset %d lies past the end %d: starting anew there", log.path, start, end)
@@ -330,14 +329,6 @@ def rebuild_indexes(files: Files, segment: Segment, report: RecoveryReport) -> N
     segment.time_index.trim_if_room()
 
 
-def note_batches(files: Files, segment: Segment, handle: FileHandle, position: int, report: RecoveryReport) -> None:
-    """Have a segment remember its batches from `position` on, as appends would. Raises CorruptSegment, OSError."""
-    position, _ = note_old_batches(files, segment, handle, position, NO_UPPER, report)
-    for at, header, data in iter_batches(files, handle, position, segment.size, report):
-        check_range(segment, at, header)
-        segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
-
-
 # -- recovery
 
 
@@ -348,13 +339,15 @@ def _recover(
     producers: ProducerState,
     snapshots: list[int],
     report: RecoveryReport,
+    old_below: int,
 ) -> int:
-    """Check what lies above the recovery point, cut off what is damaged; answers the log's end."""
+    """Check what lies above the recovery point, cut off what is damaged; answers the log's end. Batches of magic 0 and 1 below offset
+    `old_below` cannot be checked, and need not be."""
     point = log.recovery_point
     number = max((n for n, segment in enumerate(segments) if segment.base_offset <= point), default=0)
     position, offset = _trusted_position(log.files, segments[number], point)
     log.recovery_point = min(point, offset)  # index entries from there on are written anew, and not synced
-    position, offset = _past_old_batches(log.files, segments[number], position, offset, point, report)
+    position, offset = past_old_batches(log.files, segments[number], position, offset, old_below, report)
     load_snapshot(log, producers, snapshots, min(point, offset) if position else segments[number].base_offset)
     if producers.end_offset < offset:
         heard = RecoveryReport(on_read=report.on_read)  # `report` counts what is checked
@@ -367,7 +360,7 @@ def _recover(
             _remove_from(log, segments, number, report, f"it begins below the log's end {end}")
             break
         end, valid, reason = _recover_segment(
-            log, segment, position, max(end, segment.base_offset), epochs, producers, report
+            log, segment, position, max(end, segment.base_offset), epochs, producers, report, old_below
         )
         number += 1
         if reason is not None:
@@ -453,17 +446,6 @@ def _trusted_position(files: Files, segment: Segment, point: int) -> tuple[int, 
     return 0, segment.base_offset
 
 
-def _past_old_batches(
-    files: Files, segment: Segment, position: int, offset: int, point: int, report: RecoveryReport
-) -> tuple[int, int]:
-    """The same behind batches of magic 0 and 1 below the recovery point: they cannot be checked, and need not be there."""
-    with suppress(CorruptSegment):  # where such a batch lies then, that is for who checks from there on to refuse
-        behind, following = note_old_batches(files, segment, segment.log.handle(), position, point, report)
-        if following >= 0:
-            return behind, following
-    return position, offset
-
-
 def _recover_segment(
     log: PartitionLog,
     segment: Segment,
@@ -472,11 +454,15 @@ def _recover_segment(
     epochs: LeaderEpochs,
     producers: ProducerState,
     report: RecoveryReport,
+    old_below: int,
 ) -> tuple[int, int, str | None]:
     """(end offset, end of the valid bytes, what is wrong there or None) of a segment checked from `position` on."""
     files = log.files
     if not position:
         segment.forget_indexes(0, segment.base_offset)
+        if segment.base_offset < old_below:
+            position, expected = past_old_batches(files, segment, 0, expected, old_below, report)
+    _refuse_old_format(files, segment, position, report)  # before anything is forgotten
     segment.forget_aborts(expected)
     valid = position
     reason = None
@@ -500,7 +486,7 @@ def _recover_segment(
             valid = at + len(data)
     except CorruptSegment as error:
         valid, reason = error.position, error.reason
-        _refuse_old_format(files, segment, valid)
+        _refuse_old_format(files, segment, valid, report)
     segment.time_index.append_if_later(segment.max_timestamp, segment.max_timestamp_offset)
     segment.index.trim_if_room()
     segment.time_index.trim_if_room()
@@ -548,16 +534,17 @@ def _name_missing(log: PartitionLog, names: list[str]) -> None:
             )
 
 
-def _refuse_old_format(files: Files, segment: Segment, position: int) -> None:
+def _refuse_old_format(files: Files, segment: Segment, position: int, report: RecoveryReport) -> None:
     """Raises UnrecoverableLog rather than have whole batches of magic 0 or 1 cut off, which recovery cannot check."""
     handle = segment.log.handle()
     try:
-        next(iter_bounds(files, handle, position, segment.size))
+        found = next(iter_bounds(files, handle, position, segment.size), None)
     except CorruptSegment:
         return
-    if files.pread(handle.fd, 1, position + MAGIC_POSITION) in (b"\0", b"\1"):
+    if found is not None and files.pread(handle.fd, 1, position + MAGIC_POSITION) in (b"\0", b"\1"):
+        cut = ", ".join(f"{lost} bytes of {path} from byte {at} on" for path, at, lost in report.cut) or "nothing"
         raise UnrecoverableLog(
-            f"{segment.log.path}: batches of an old format at byte {position} cannot be recovered after a crash; nothing was cut off and "
+            f"{segment.log.path}: batches of an old format at byte {position} cannot be recovered after a crash; {cut} was cut off and "
             "the partition is not served: have the broker that wrote them stop cleanly first, or delete the topic"
         )
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from fastq._native.records import BatchHeader, read_header, verify_crc
 
 from .files import FileHandle, Files
-from .scan import HEADER_BYTES, BatchBounds, CorruptSegment, is_old_format, iter_bounds, largest_timestamp_in
+from .scan import HEADER_BYTES, NO_UPPER, BatchBounds, CorruptSegment, is_old_format, iter_bounds, largest_timestamp_in
 from .segment import INT32_MAX, Segment
 
 logger = logging.getLogger(__name__)
@@ -156,3 +157,23 @@ def note_old_batches(
         if following >= below:  # what comes next may be torn
             break
     return position, following
+
+
+def past_old_batches(
+    files: Files, segment: Segment, position: int, offset: int, below: int, report: RecoveryReport
+) -> tuple[int, int]:
+    """(position, offset) of what follows the batches of magic 0 and 1 that lie from `position` on and end below offset `below`, which the
+    segment remembers; as they were given where there is none, or none that can be read. Raises OSError."""
+    with suppress(CorruptSegment):  # what lies there is for who goes on from there to refuse
+        behind, following = note_old_batches(files, segment, segment.log.handle(), position, below, report)
+        if following >= 0:
+            return behind, following
+    return position, offset
+
+
+def note_batches(files: Files, segment: Segment, handle: FileHandle, position: int, report: RecoveryReport) -> None:
+    """Have a segment remember its batches from `position` on, as appends would. Raises CorruptSegment, OSError."""
+    position, _ = note_old_batches(files, segment, handle, position, NO_UPPER, report)
+    for at, header, data in iter_batches(files, handle, position, segment.size, report):
+        check_range(segment, at, header)
+        segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)

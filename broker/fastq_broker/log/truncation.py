@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from fastq.values import NamedTuple
 
 from .files import Files
-from .recovery import find_end, is_offset_file, note_batches, start_anew
+from .recovery import find_end, is_offset_file, start_anew
 from .scan import iter_bounds
 from .segment import SNAPSHOT_SUFFIX, Segment
-from .stored_batches import RecoveryReport
+from .stored_batches import RecoveryReport, note_batches
 from .stored_producers import load_producers
 
 if TYPE_CHECKING:

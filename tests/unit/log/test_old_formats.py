@@ -240,3 +240,60 @@ def test_a_torn_batch_behind_old_messages_is_cut_off(tmp_path: Path, batches: by
     manager, log = crash_and_open(manager, tmp_path)
     assert (log.log_end_offset, log.read(0, 1 << 20).read()) == (COUNT, batches)
     crash(manager)
+
+
+def split(directory: Path, at: int) -> None:
+    """Have the messages from offset `at` on, all of one size, and what follows them in a segment of their own."""
+    first = directory / "t-0" / f"{0:020d}.log"
+    data, size = first.read_bytes(), len(single(1)) // COUNT
+    first.write_bytes(data[: at * size])
+    first.with_name(f"{at:020d}.log").write_bytes(data[at * size :])
+    for suffix in (".index", ".timeindex"):
+        first.with_suffix(suffix).write_bytes(b"")
+        first.with_name(f"{at:020d}{suffix}").write_bytes(b"")
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize("problem", ["damage", "cut", "point"])
+def test_a_log_that_ends_below_its_recovery_point_is_recovered_behind_old_messages(
+    tmp_path: Path, problem: str, segments: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = old_log(tmp_path, single(1), COUNT)
+    log = log_of(manager)
+    ends = []
+    for number in range(20):
+        log.append(one_batch([b"v"], timestamp_ms=START_MS + 1000 + number), leader_epoch=3, now_ms=START_MS)
+        ends.append(log.segments[0].size)
+    flush(manager, log)
+    data, path = log.read(0, 1 << 20).read(), Path(log.segments[0].log.path)
+    crash(manager)
+    kept, end = ends[-1], COUNT + 20
+    if problem == "point":
+        (tmp_path / "recovery-point-offset-checkpoint").write_text(f"0\n1\nt 0 {COUNT + 40}\n")
+    else:
+        kept, end = ends[-2], COUNT + 19
+        path.write_bytes(data[:kept] if problem == "cut" else data[:-1] + b"!")
+    if segments == 2:
+        split(tmp_path, COUNT // 2)
+    for _ in range(2):
+        manager = open_manager(tmp_path, CONFIG)
+        log = log_of(manager)
+        assert log.log_end_offset == end
+        assert b"".join(log.files.read_file(segment.log.path) for segment in log.segments) == data[:kept]
+        assert log.epochs.entries() == [(3, COUNT)]
+        assert found_at(log, START_MS + 23) == (START_MS + 23, 23, -1)
+        crash(manager)
+    assert f"ends at offset {end}, below its recovery point" in caplog.text
+
+
+def test_aborts_of_a_log_that_is_refused_for_its_old_messages_stay(tmp_path: Path) -> None:
+    manager = old_log(tmp_path, single(1), COUNT)
+    crash(manager)
+    aborts = tmp_path / "t-0" / f"{0:020d}.txnindex"
+    aborts.write_bytes(struct.pack(">hqqqq", 0, 7, COUNT, COUNT + 1, COUNT + 2))
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 0\n")
+    manager = open_manager(tmp_path, CONFIG)
+    with pytest.raises(KafkaStorageError, match="nothing was cut off"):
+        manager.create("t", 0, TOPIC_ID)
+    assert aborts.stat().st_size == 34
+    crash(manager)
