@@ -289,7 +289,10 @@ class LogCleaner:
         best, self._best = self._best, None
         if best is None:
             self._look_at_ms = self.manager.monotonic_ms() + self.config.backoff_ms
-        elif self._may_begin(best.log):  # it may have gone while others were looked at, at later ticks
+            return
+        self._consider(best.log, now_ms)  # it may have been cut, or gone, while others were looked at, at later ticks
+        best, self._best = self._best, None
+        if best is not None:
             self._start(best, now_ms)
 
     def _forget_deleted(self) -> None:

@@ -150,8 +150,8 @@ def test_the_dirtiest_log_comes_first(tmp_path: Path) -> None:
     assert order == ["b-0", "c-0"]  # of a's log one half is dirty, which is not above the ratio
 
 
-@pytest.mark.parametrize("what", ["deleted", "unloaded", "of another policy"])
-def test_a_log_that_is_gone_before_its_round_begins_is_passed_over(
+@pytest.mark.parametrize("what", ["deleted", "unloaded", "of another policy", "cut"])
+def test_a_log_that_is_gone_or_cut_before_its_round_begins_is_passed_over(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cleaner_module, "_LOGS_PER_TICK", 1)
@@ -175,6 +175,8 @@ def test_a_log_that_is_gone_before_its_round_begins_is_passed_over(
     elif what == "unloaded":
         log.half_swapped(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), 0)
         assert not log.loaded
+    elif what == "cut":
+        log.truncate_to(log.log_end_offset - 1)
     else:
         log.apply_config(LogConfig())
     cleaner.tick(START_MS)
