@@ -61,13 +61,19 @@ class Flusher(Protocol):
         """Wait for all jobs, run their callbacks, and stop."""
 
 
+def _name_of(files: Sequence[FileHandle] | Sequence[str]) -> str:
+    """The file that a job is named after."""
+    first = files[0] if files else "no file"
+    return first if isinstance(first, str) else first.path
+
+
 def deliver(done: Done, error: OSError | None, files: Sequence[FileHandle] | Sequence[str]) -> None:
     """Run the callback of a job that has ended; one that raises concerns nobody else."""
+    name = _name_of(files)  # the callback may let go of them
     try:
         done(error)
     except Exception as failure:
-        first = files[0] if files else "no file"
-        failures.report(f"what follows a job on {first if isinstance(first, str) else first.path}", failure)
+        failures.report(f"what follows a job on {name}", failure)
 
 
 def _sync(files: Files, handles: Sequence[FileHandle]) -> None:
