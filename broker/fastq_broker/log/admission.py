@@ -4,7 +4,8 @@ Rules
 - Of an uncompressed batch every record is walked; of a compressed one only header and checksum are looked at, unless the topic is
   compacted, which needs the keys, or has a `compression.type` of its own: then the batch is walked, and stored in that codec. Walked
   is, too, what has a header that cannot be right: retention, searches and offsets rest on it. Some clients leave the largest timestamp
-  unset, and leave it to the broker, as Kafka's opens every batch: where the codec's package is not installed it is the broker's time.
+  unset, and leave it to the broker, as Kafka's opens every batch: where the codec's package is not installed it is the broker's time, or
+  none where the first record has none.
 - Nothing here touches the log: a refused batch leaves no trace. Source: LogValidator, UnifiedLog.analyzeAndValidateRecords.
 """
 
@@ -106,8 +107,10 @@ class Admission:
                 except UnsupportedCompressionType:
                     if encode or _is_too_dense(header):
                         raise
-                    seen = max(header.base_timestamp, now_ms)
-                    self._check_time(seen, now_ms)
+                    seen = -1  # as its first record, where that has no time
+                    if header.base_timestamp >= 0:
+                        seen = max(header.base_timestamp, now_ms)
+                        self._check_time(seen, now_ms)
                 walked = True
             if encode:
                 batch = self._recompress(batch)
