@@ -566,7 +566,7 @@ class TransportWriter(_QueuedWriter):
 
 def _acknowledged_bytes(sock: socket.socket | None) -> int:
     """How much the other side's system has acknowledged of all that was sent to a socket; 0 where this one does not tell."""
-    if sock is None or not hasattr(socket, "TCP_INFO"):
+    if sock is None or sys.platform != "linux":  # elsewhere it has another layout
         return 0
     try:
         found = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED_AT + 8)
