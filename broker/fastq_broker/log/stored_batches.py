@@ -44,6 +44,8 @@ class RecoveryReport:
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """Where records are missing in the middle of the log, as a loss of power leaves it that has kept a later file and not an earlier one:
     the first offset without its record, and the next that is there."""
+    damaged_at: int = NO_UPPER
+    """Where batches were passed over first, for their checksums: the offset of the first of them."""
 
     def read(self, size: int) -> None:
         """So many bytes more were read."""
@@ -120,6 +122,8 @@ def iter_verified(
         if verify_crc(data):
             yield header, data
         else:
+            if report is not None:
+                report.damaged_at = min(report.damaged_at, header.base_offset)
             logger.error(
                 "%s: the checksum of the batch at byte %d, offset %d, is wrong: what it says of producers and transactions is passed over",
                 segment.log.path,

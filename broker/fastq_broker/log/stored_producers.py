@@ -3,7 +3,8 @@
 Rules
 - The latest snapshot that can be read counts, and the batches since; one that cannot be read is removed, and an earlier one taken.
 - A batch whose checksum is wrong says nothing of producers, which the log names.
-- A transaction index that is damaged is made again from the batches of its segment.
+- A transaction index that is damaged is made again from the batches of its segment, and where one of them is damaged from what it says
+  itself of those from there on.
 Source: ProducerStateManager, LogLoader.
 """
 
@@ -12,7 +13,8 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from fastq._native.records import (
@@ -28,8 +30,10 @@ from .files import Files
 from .producer_state import BORDER_PRODUCER_ID, BatchMetadata, CompletedTransaction, CorruptSnapshot, ProducerState
 from .scan import (
     HEADER_BYTES,
+    NO_UPPER,
     CorruptSegment,
     WildIndex,
+    batch_of_entry,
     is_old_format,
     iter_bounds,
     largest_timestamp_in,
@@ -84,13 +88,57 @@ def find_aborts(
     found: list[CompletedTransaction],
     report: RecoveryReport,
 ) -> None:
-    """Add the aborted transactions whose markers lie in a segment, by its batches and what was open at its begin."""
-    try:
-        for header, data in iter_verified(log.files, segment, 0, report):
-            if header.producer_id >= 0:
-                replay_batch(producers, header, data, found.append, log.clock())
-    except CorruptSegment as error:
-        logger.error("rebuilding the transaction index: %s", error)
+    """Add the aborted transactions whose markers lie in a segment, by its batches and what was open at its begin. Behind a damaged batch it
+    goes on where the index leads; what such a batch said, the old file may still say."""
+    heard = RecoveryReport(on_read=report.read)
+    position: int | None = 0
+    end = segment.base_offset
+    while position is not None:
+        try:
+            for header, data in iter_verified(log.files, segment, position, heard):
+                end = header.next_offset
+                if header.producer_id >= 0:
+                    replay_batch(producers, header, data, found.append, log.clock())
+            break
+        except CorruptSegment as error:
+            logger.error("rebuilding the transaction index: %s", error)
+            heard.damaged_at = min(heard.damaged_at, end)
+            position = _behind(log.files, segment, error.position, end)
+    if heard.damaged_at != NO_UPPER:
+        path = segment.path_of(TXN_INDEX_SUFFIX)
+        told = txn_index.entries_from(log.files, path, segment.base_offset, heard.damaged_at)
+        found[:] = _merged(found, told, heard.damaged_at)
+
+
+def _behind(files: Files, segment: Segment, position: int, offset: int) -> int | None:
+    """Where whole batches of `offset` or above begin again behind `position`, by an index entry that its batch bears out; None where none
+    does. Raises OSError."""
+    with suppress(WildIndex):
+        for last_offset, at in segment.index.entries():
+            if position < at < segment.size:
+                bounds = batch_of_entry(files, segment.log.handle(), last_offset, at, segment.size)
+                if bounds is not None and bounds.base_offset >= offset:
+                    return at
+    return None
+
+
+def _merged(
+    found: Sequence[CompletedTransaction], told: Sequence[txn_index.AbortedTransaction], damaged_at: int
+) -> list[CompletedTransaction]:
+    """What was found and what the old file has told from `damaged_at` on, in the order of the markers. Where both know one the file counts:
+    the first batch may be the damaged one. Of those that it does not know nobody can say what was open beside them, so that who looks for
+    others is to look on: the last stable offset is said to be where the damage begins."""
+    by_marker = {
+        one.last_offset: one._replace(last_stable_offset=min(one.last_stable_offset, damaged_at))
+        if one.last_offset >= damaged_at
+        else one
+        for one in found
+    }
+    for entry in told:
+        by_marker[entry.last_offset] = CompletedTransaction(
+            entry.producer_id, entry.first_offset, entry.last_offset, True, entry.last_stable_offset
+        )
+    return [by_marker[marker] for marker in sorted(by_marker)]
 
 
 def replay_batch(

@@ -16,7 +16,7 @@ from typing import Final
 from fastq.values import NamedTuple
 
 from .files import READ_WRITE_CREATE, FileHandle, Files
-from .producer_state import CompletedTransaction
+from .producer_state import INT32_MAX, CompletedTransaction
 from .scan import CorruptSegment
 
 _ENTRY = struct.Struct(">hqqqq")
@@ -63,6 +63,24 @@ def read_whole(files: Files, path: str, base_offset: int) -> list[AbortedTransac
     if data and (problem := damage(data, path, base_offset)) is not None:
         raise problem
     return [AbortedTransaction(*_ENTRY.unpack_from(data, at)[1:]) for at in range(0, len(data), ENTRY_BYTES)]
+
+
+def entries_from(files: Files, path: str, base_offset: int, offset: int) -> list[AbortedTransaction]:
+    """What a damaged file still says of aborted transactions whose markers lie at `offset` or above: the entries that make sense, and can
+    follow the one before. None when it is absent. Raises OSError."""
+    try:
+        data = files.read_file(path)
+    except FileNotFoundError:
+        return []
+    entries: list[AbortedTransaction] = []
+    before = max(base_offset, offset) - 1
+    for at in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
+        version, producer_id, first, last, stable = _ENTRY.unpack_from(data, at)
+        sensible = producer_id >= 0 and 0 <= first < last and 0 <= stable <= last + 1
+        if sensible and last - base_offset <= INT32_MAX and not _problem(version, first, last, before):
+            entries.append(AbortedTransaction(producer_id, first, last, stable))
+            before = last
+    return entries
 
 
 def find(data: bytes, path: str, first_offset: int, upper_offset: int) -> tuple[list[AbortedTransaction], bool]:

@@ -7,6 +7,7 @@ import errno
 import itertools
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from fastq_broker.log.segment import TXN_INDEX_SUFFIX
 from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, TOPIC_ID, Later, Loop, StandingClock, crash, one_batch, open_manager
 
+from fastq._native.records import iter_headers
 from fastq.errors import KafkaError, KafkaStorageError, ReplicaNotAvailable
 
 CONFIG = LogConfig(segment_bytes=2_000, file_delete_delay_ms=0)
@@ -423,3 +425,40 @@ def test_an_only_entry_that_had_no_room_and_was_cut_off_leaves_no_file(tmp_path:
     world.log.truncate_to(world.aborted.pop()[2])
     assert not path.exists()
     assert world.told() == world.wanted()
+
+
+@pytest.mark.parametrize("stop", [None, "clean", "crash"])
+@pytest.mark.parametrize("field", ["length", "checksum"])
+@pytest.mark.parametrize("batch", [2, 3])
+def test_what_a_damaged_batch_said_of_aborted_transactions_is_kept(
+    tmp_path: Path, batch: int, field: str, stop: str | None
+) -> None:
+    """The segment has a damaged batch, of the second transaction the first one or the marker, and the file has lost its last entry."""
+    world = World(tmp_path)
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
+    world.log.roll(START_MS)
+    for producer in range(10, 18):
+        world.abort(producer)
+    segment = world.log.active_segment
+    path = Path(segment.path_of(TXN_INDEX_SUFFIX))
+    world.log.roll(START_MS)
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    world.manager.write_checkpoints(world.log.dir, wait=True)
+    if stop == "clean":
+        assert world.manager.close()
+    elif stop == "crash":
+        crash(world.manager)
+    data = Path(segment.log.path).read_bytes()
+    position = [position for position, _ in iter_headers(data, strict=True)][batch]
+    _write(b"\x7f" if field == "length" else b"\0\0\0\0", position + (8 if field == "length" else 17))(
+        Path(segment.log.path)
+    )
+    DAMAGES["cut within an entry"](path)
+    if stop is not None:
+        world.begin()
+    world.settle()
+    assert path.stat().st_size == 8 * txn_index.ENTRY_BYTES
+    first, upper = world.aborted[-7][1], world.aborted[-7][2]
+    told = world.log.aborted_transactions(first, upper)
+    assert [each.first_offset for each in told] == [first]
