@@ -180,8 +180,11 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
     # The pending epoch would be taken away here only to be assigned again, each time with a new file.
     if epochs.entries()[-1:] != [(log.pending_leader_epoch, end)]:
         epochs.truncate_from_end(end)
-    if log.lost_start is None or start > log.lost_start[1]:  # else they tell the next load where the log began
+    if log.lost_start is None or start > log.lost_start[1]:
         epochs.truncate_from_start(start)
+    else:  # they tell the next load where the log began, which the checkpoint of its start soon says no more
+        epochs.truncate_from_start(log.lost_start[0])
+        epochs.keep_if_behind()
     remove_stray_snapshots(log, snapshots, segments, end)
     log.install(segments, epochs, producers, end, start)
     log.recovery = report

@@ -201,6 +201,15 @@ def test_a_log_whose_first_files_are_gone_begins_behind_them_and_says_so(
     (told,) = [record for record in caplog.records if "begins at offset" in record.message]
     assert told.levelname == "ERROR" and "t-0 begins at offset 200, not at 150" in told.message
     assert found.gap_offset is None and len(records_of(found.read(200, 1 << 20))) > 0
+    for _ in range(2):  # the next loads know it, too
+        if stop == "clean":
+            assert manager.close()
+        else:
+            manager.write_checkpoints(found.dir, wait=True)
+            crash(manager)
+        manager = open_manager(tmp_path, CONFIG)
+        found = manager.create("t", 0, bytes(16))
+        assert (found.log_start_offset, found.lost_start, found.missing_offsets) == (200, (150, 200), 50)
     found.raise_start(300)
     assert found.missing_offsets == 0
     assert manager.close()
