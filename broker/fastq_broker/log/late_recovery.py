@@ -176,7 +176,7 @@ class LateRecovery:
             )
             return
         log.recovery_point = own.checkpointed_recovery_point
-        log.lost_start = own.lost_start  # which epochs that were rebuilt do not say any more
+        log.lost_start = own.lost_start  # which has been said
         log.clean = log.takes_long = True
 
 

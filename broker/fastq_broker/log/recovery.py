@@ -29,7 +29,7 @@ from .cleaner_swap import BrokenSwap, is_leftover, recover_swaps
 from .files import READ_WRITE_CREATE, FileHandle, Files
 from .leader_epochs import LeaderEpochs
 from .producer_state import ProducerState
-from .scan import MAGIC_POSITION, CorruptSegment, batch_of_entry, iter_bounds
+from .scan import MAGIC_POSITION, NO_UPPER, CorruptSegment, batch_of_entry, iter_bounds
 from .segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -123,6 +123,8 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
     epochs_lost = not _load_epochs(epochs, has_records=segments[0].size > 0)
     epochs.unsynced = log.durability.is_new and len(epochs) > 0
     began = epochs.earliest[1]
+    if epochs_lost:  # then an index without its records tells that there were such
+        began = min((int(name[:20]) for name in deleted if name.endswith(INDEX_SUFFIX)), default=began)
     producers = ProducerState(log.name, expiration_ms=log.producer_expiration_ms)
     damaged = [
         segment
@@ -176,7 +178,7 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
     else:
         _name_missing(log, deleted)
     if epochs_lost:
-        _rebuild_epochs(files, segments, epochs, report)
+        _rebuild_epochs(log, segments, epochs, report)
     # The pending epoch would be taken away here only to be assigned again, each time with a new file.
     if epochs.entries()[-1:] != [(log.pending_leader_epoch, end)]:
         epochs.truncate_from_end(end)
@@ -257,15 +259,17 @@ def _load_epochs(epochs: LeaderEpochs, *, has_records: bool) -> bool:
     return not lost
 
 
-def _rebuild_epochs(files: Files, segments: list[Segment], epochs: LeaderEpochs, report: RecoveryReport) -> None:
-    """Take the leader epochs from all batch headers: only when the file was lost."""
+def _rebuild_epochs(log: PartitionLog, segments: list[Segment], epochs: LeaderEpochs, report: RecoveryReport) -> None:
+    """Take the leader epochs from all batch headers: only when the file was lost. The first begins where the log should have."""
     epochs.truncate_from_end(0, write=False)  # those of a recovery begin at its point
+    began = NO_UPPER if log.lost_start is None else log.lost_start[0]
     for segment in segments:
         if not segment.size:
             continue
         try:
-            for _, header, _ in iter_new_batches(files, segment.log.handle(), 0, segment.size, report):
-                epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
+            for _, header, _ in iter_new_batches(log.files, segment.log.handle(), 0, segment.size, report):
+                offset = header.base_offset if len(epochs) else min(header.base_offset, began)
+                epochs.assign(header.partition_leader_epoch, offset, write=False)
         except CorruptSegment as error:
             logger.error("rebuilding leader epochs: %s", error)
     epochs.keep()

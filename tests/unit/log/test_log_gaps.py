@@ -306,15 +306,18 @@ def test_indexes_whose_log_is_gone_are_kept_and_named(
     assert path.with_suffix(".index").exists() and path.with_suffix(".timeindex").exists()
 
 
+@pytest.mark.parametrize("epochs", ["there", "gone"])
 @pytest.mark.parametrize("stop", ["clean", "crash"])
 def test_what_is_missing_before_the_first_segment_is_known_to_each_load(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, stop: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, stop: str, epochs: str
 ) -> None:
     manager = open_manager(tmp_path, CONFIG)
     fill(manager, 0, 450)
     assert manager.close()
     path = tmp_path / "t-0" / f"{0:020d}.log"
     path.unlink()
+    if epochs == "gone":
+        path.with_name("leader-epoch-checkpoint").unlink()
     for _ in range(3):
         caplog.clear()
         manager = open_manager(tmp_path, CONFIG)
