@@ -118,6 +118,17 @@ def iter_bounds(
         position = batch_end
 
 
+def iter_starts(files: Files, handle: FileHandle, position: int, end: int) -> Iterator[tuple[BatchBounds, bytes]]:
+    """`iter_bounds` with the bytes that each batch begins with, HEADER_BYTES or all that the file has; one read for many of them. Raises
+    CorruptSegment, OSError."""
+    window, start = b"", position
+    for bounds in iter_bounds(files, handle, position, end):
+        at = bounds.position - start
+        if at + HEADER_BYTES > len(window):
+            window, start, at = files.pread(handle.fd, _WINDOW_BYTES, bounds.position), bounds.position, 0
+        yield bounds, window[at : at + HEADER_BYTES]
+
+
 def batch_of_entry(files: Files, handle: FileHandle, offset: int, position: int, end: int) -> BatchBounds | None:
     """The batch to which an index entry leads, where the log bears it out: from there on one ends at its offset, as a rule the first.
     Apache Kafka up to 4.0.0 makes one entry of all that a follower appends at once: position of the first batch, offset of the last."""

@@ -19,7 +19,7 @@ from typing import Final
 from fastq._native.records import BatchHeader, read_header, verify_crc
 
 from .files import FileHandle, Files
-from .scan import HEADER_BYTES, NO_UPPER, BatchBounds, CorruptSegment, is_old_format, iter_bounds, largest_timestamp_in
+from .scan import HEADER_BYTES, NO_UPPER, BatchBounds, CorruptSegment, is_old_format, iter_starts, largest_timestamp_in
 from .segment import INT32_MAX, Segment
 
 logger = logging.getLogger(__name__)
@@ -96,8 +96,7 @@ def iter_old_batches(
     files: Files, handle: FileHandle, position: int, end: int, report: RecoveryReport | None = None
 ) -> Iterator[tuple[BatchBounds, bytes]]:
     """(bounds, header) of the batches of magic 0 and 1 that lie from `position` on. Raises CorruptSegment, OSError."""
-    for bounds in iter_bounds(files, handle, position, end):
-        header = files.pread(handle.fd, HEADER_BYTES, bounds.position)
+    for bounds, header in iter_starts(files, handle, position, end):
         if not is_old_format(header):
             return
         if report is not None:

@@ -29,13 +29,12 @@ from . import txn_index
 from .files import Files
 from .producer_state import BORDER_PRODUCER_ID, BatchMetadata, CompletedTransaction, CorruptSnapshot, ProducerState
 from .scan import (
-    HEADER_BYTES,
     NO_UPPER,
     CorruptSegment,
     WildIndex,
     batch_of_entry,
     is_old_format,
-    iter_bounds,
+    iter_starts,
     largest_timestamp_in,
     verify_start,
 )
@@ -262,8 +261,7 @@ def _fill_windows(files: Files, producers: ProducerState, segment: Segment) -> N
     handle = segment.log.handle()
     found: dict[tuple[int, int], list[BatchMetadata]] = {}
     try:
-        for bounds in iter_bounds(files, handle, position, segment.size):
-            raw = files.pread(handle.fd, HEADER_BYTES, bounds.position)
+        for bounds, raw in iter_starts(files, handle, position, segment.size):
             if is_old_format(raw):
                 continue
             producer_id, epoch, base_sequence = struct.unpack_from(">qhi", raw, 43)

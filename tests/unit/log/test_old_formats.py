@@ -10,6 +10,7 @@ from zlib import crc32
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
 from fastq_broker.log.scan import WildIndex
+from faulty_files import FaultyFiles
 from log_support import START_MS, TOPIC_ID, crash, found_at, one_batch, open_manager
 
 from fastq._native.crc32c import crc32c
@@ -296,4 +297,17 @@ def test_aborts_of_a_log_that_is_refused_for_its_old_messages_stay(tmp_path: Pat
     with pytest.raises(KafkaStorageError, match="nothing was cut off"):
         manager.create("t", 0, TOPIC_ID)
     assert aborts.stat().st_size == 34
+    crash(manager)
+
+
+def test_many_old_messages_take_one_read(tmp_path: Path) -> None:
+    manager = old_log(tmp_path, single(1), COUNT)
+    for suffix in (".index", ".timeindex"):
+        (tmp_path / "t-0" / f"{0:020d}{suffix}").unlink()
+    files = manager.dirs[0].files
+    assert isinstance(files, FaultyFiles)
+    before = files.calls.get("read", 0)
+    log = log_of(manager)
+    assert log.segments[0].index.entry_count > 5
+    assert files.calls["read"] - before < COUNT // 2
     crash(manager)
