@@ -526,6 +526,11 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         if self._waits & OUTPUT and self._writer is not None and self._writer.has_moved():
             self.active_tick = tick  # who reads slowly is at work, as with Apache Kafka
         idle = tick - self.active_tick
+        if idle in (idle_ticks_max // 2, idle_ticks_max) and not self._waits & OUTPUT and self._writer is not None:
+            # TLS may hold the end of an answer still. To ask each second is dear: asked twice, it tells what has moved in between.
+            moved = self._writer.has_moved()
+            if moved and idle == idle_ticks_max:
+                self.active_tick, idle = tick, 0
         if idle >= 2:
             self.drop_spare()
         if self._frame is not None:
