@@ -45,7 +45,7 @@ class RecoveryReport:
     """Where records are missing in the middle of the log, as a loss of power leaves it that has kept a later file and not an earlier one:
     the first offset without its record, and the next that is there."""
     damaged_at: int = NO_UPPER
-    """Where batches were passed over first, for their checksums: the offset of the first of them."""
+    """The lowest offset at which a batch was passed over that is damaged."""
 
     def read(self, size: int) -> None:
         """So many bytes more were read."""
@@ -114,15 +114,15 @@ def iter_new_batches(
 
 
 def iter_verified(
-    files: Files, segment: Segment, position: int, report: RecoveryReport | None = None
+    files: Files, segment: Segment, position: int, report: RecoveryReport
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches of magic 2 of a segment from `position` on, without damaged ones, which are named in the log. Raises CorruptSegment."""
+    """The batches of magic 2 of a segment from `position` on, without damaged ones, which are named in the log and noted in `report`.
+    Raises CorruptSegment."""
     for at, header, data in iter_new_batches(files, segment.log.handle(), position, segment.size, report):
         if verify_crc(data):
             yield header, data
         else:
-            if report is not None:
-                report.damaged_at = min(report.damaged_at, header.base_offset)
+            report.damaged_at = min(report.damaged_at, header.base_offset)
             logger.error(
                 "%s: the checksum of the batch at byte %d, offset %d, is wrong: what it says of producers and transactions is passed over",
                 segment.log.path,

@@ -72,10 +72,11 @@ def rebuild_aborts(
     """Make the transaction index of a segment anew from its batches, and the producers as they were at its begin. The damaged one is there
     until the other is on disk, for the next load: one that is missing would not be missed."""
     made: list[CompletedTransaction] = []
+    heard = RecoveryReport(on_read=report.read)
     load_snapshot(log, producers, snapshots, segment.base_offset)
     if producers.end_offset < segment.base_offset:
-        replay(log, producers, segments, producers.end_offset, segment.base_offset, report)
-    find_aborts(log, segment, producers, made, report)
+        replay(log, producers, segments, producers.end_offset, segment.base_offset, heard)
+    find_aborts(log, segment, producers, made, heard)
     segment.hold_aborts(made)
     log.durability.unsettle(segment.base_offset)
 
@@ -87,26 +88,33 @@ def find_aborts(
     found: list[CompletedTransaction],
     report: RecoveryReport,
 ) -> None:
-    """Add the aborted transactions whose markers lie in a segment, by its batches and what was open at its begin. Behind a damaged batch it
-    goes on where the index leads; what such a batch said, the old file may still say."""
-    heard = RecoveryReport(on_read=report.read)
-    position: int | None = 0
-    end = segment.base_offset
-    while position is not None:
-        try:
-            for header, data in iter_verified(log.files, segment, position, heard):
-                end = header.next_offset
-                if header.producer_id >= 0:
-                    replay_batch(producers, header, data, found.append, log.clock())
-            break
-        except CorruptSegment as error:
-            logger.error("rebuilding the transaction index: %s", error)
-            heard.damaged_at = min(heard.damaged_at, end)
-            position = _behind(log.files, segment, error.position, end)
-    if heard.damaged_at != NO_UPPER:
+    """Add the aborted transactions whose markers lie in a segment, by its batches and what was open at its begin. What a damaged batch
+    said, there or where `report` has found one before, the old file may still say."""
+    for header, data in _readable(log.files, segment, 0, report, "rebuilding the transaction index"):
+        if header.producer_id >= 0:
+            replay_batch(producers, header, data, found.append, log.clock())
+    if report.damaged_at != NO_UPPER:
         path = segment.path_of(TXN_INDEX_SUFFIX)
-        told = txn_index.entries_from(log.files, path, segment.base_offset, heard.damaged_at)
-        found[:] = _merged(found, told, heard.damaged_at)
+        told = txn_index.entries_from(log.files, path, segment.base_offset, report.damaged_at)
+        found[:] = _merged(found, told, report.damaged_at)
+
+
+def _readable(
+    files: Files, segment: Segment, position: int, report: RecoveryReport, what: str
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """`iter_verified`, and on behind a damaged batch where the index leads, which is said of `what`. Raises OSError."""
+    at: int | None = position
+    end = segment.base_offset
+    while at is not None:
+        try:
+            for header, data in iter_verified(files, segment, at, report):
+                end = header.next_offset
+                yield header, data
+            return
+        except CorruptSegment as error:
+            logger.error("%s: %s", what, error)
+            report.damaged_at = min(report.damaged_at, end)
+            at = _behind(files, segment, error.position, end)
 
 
 def _behind(files: Files, segment: Segment, position: int, offset: int) -> int | None:
@@ -228,15 +236,14 @@ def replay(
     report: RecoveryReport | None = None,
 ) -> None:
     """Take the stored batches from offset `start` up to `end` into the producer state."""
+    report = report or RecoveryReport()
     for segment in _holding(segments, start, end):
-        try:
-            for header, data in iter_verified(log.files, segment, _position_of(log.files, segment, start), report):
-                if header.base_offset >= end:
-                    break
-                if header.producer_id >= 0 and header.base_offset >= start:
-                    replay_batch(producers, header, data, None, log.clock())
-        except CorruptSegment as error:
-            logger.error("replaying producers: %s", error)
+        position = _position_of(log.files, segment, start)
+        for header, data in _readable(log.files, segment, position, report, "replaying producers"):
+            if header.base_offset >= end:
+                break
+            if header.producer_id >= 0 and header.base_offset >= start:
+                replay_batch(producers, header, data, None, log.clock())
     producers.end_offset = end
 
 

@@ -103,14 +103,21 @@ class World:
         self.sequences[producer] += 1
         self.open[producer] = self.log.append(batch, leader_epoch=0, now_ms=START_MS, transaction_version=1).base_offset
 
-    def abort(self, producer: int) -> None:
-        """Begin a transaction of a producer that is new, and abort it at once."""
+    def begin_transaction(self, producer: int) -> int:
+        """Of a producer that is new; answers its first offset."""
         batch = one_batch([b"v"], producer_id=producer, epoch=0, sequence=0, transactional=True)
-        first = self.log.append(batch, leader_epoch=0, now_ms=START_MS, transaction_version=1).base_offset
+        return self.log.append(batch, leader_epoch=0, now_ms=START_MS, transaction_version=1).base_offset
+
+    def end_transaction(self, producer: int, first: int) -> None:
+        """Abort it."""
         ended = self.log.append_transaction_marker(
             producer_id=producer, producer_epoch=0, coordinator_epoch=0, commit=False, leader_epoch=0, now_ms=START_MS
         )
         self.aborted.append((producer, first, ended.base_offset))
+
+    def abort(self, producer: int) -> None:
+        """Begin a transaction of a producer that is new, and abort it at once."""
+        self.end_transaction(producer, self.begin_transaction(producer))
 
     def told(self) -> list[tuple[int, int, int]]:
         log = self.log
@@ -427,6 +434,12 @@ def test_an_only_entry_that_had_no_room_and_was_cut_off_leaves_no_file(tmp_path:
     assert world.told() == world.wanted()
 
 
+def _damage_batch(log: Path, number: int, field: str) -> None:
+    position = [position for position, _ in iter_headers(log.read_bytes(), strict=True)][number]
+    at, wrong = {"length": (8, b"\x7f"), "checksum": (17, bytes(4))}[field]
+    _write(wrong, position + at)(log)
+
+
 @pytest.mark.parametrize("stop", [None, "clean", "crash"])
 @pytest.mark.parametrize("field", ["length", "checksum"])
 @pytest.mark.parametrize("batch", [2, 3])
@@ -449,11 +462,7 @@ def test_what_a_damaged_batch_said_of_aborted_transactions_is_kept(
         assert world.manager.close()
     elif stop == "crash":
         crash(world.manager)
-    data = Path(segment.log.path).read_bytes()
-    position = [position for position, _ in iter_headers(data, strict=True)][batch]
-    _write(b"\x7f" if field == "length" else b"\0\0\0\0", position + (8 if field == "length" else 17))(
-        Path(segment.log.path)
-    )
+    _damage_batch(Path(segment.log.path), batch, field)
     DAMAGES["cut within an entry"](path)
     if stop is not None:
         world.begin()
@@ -462,3 +471,43 @@ def test_what_a_damaged_batch_said_of_aborted_transactions_is_kept(
     first, upper = world.aborted[-7][1], world.aborted[-7][2]
     told = world.log.aborted_transactions(first, upper)
     assert [each.first_offset for each in told] == [first]
+
+
+@pytest.mark.parametrize("stop", [None, "clean", "crash"])
+@pytest.mark.parametrize("field", ["length", "checksum"])
+@pytest.mark.parametrize("which", ["a batch before", "the transaction's"])
+def test_what_was_begun_in_a_segment_with_a_damaged_batch_is_known_in_the_next(
+    tmp_path: Path, which: str, field: str, stop: str | None
+) -> None:
+    """What is open where a segment begins is told by the one before, where no snapshot does."""
+    world = World(tmp_path)
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
+    world.log.roll(START_MS)
+    for _ in range(4):
+        world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    damaged = Path(world.log.active_segment.log.path)
+    first = world.begin_transaction(20)
+    world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    world.log.roll(START_MS)
+    world.end_transaction(20, first)
+    path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
+    world.log.roll(START_MS)
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    world.manager.write_checkpoints(world.log.dir, wait=True)
+    if stop == "clean":
+        assert world.manager.close()
+    elif stop == "crash":
+        crash(world.manager)
+    for snapshot in path.parent.glob("*.snapshot"):
+        if int(snapshot.stem) <= int(path.stem):
+            snapshot.unlink()
+    if which == "a batch before":
+        _damage_batch(damaged, 1, field)
+        path.write_bytes(b"torn")
+    else:
+        _damage_batch(damaged, 4, field)
+        path.write_bytes(path.read_bytes() + b"torn")
+    if stop is not None:
+        world.begin()
+    world.settle()
