@@ -424,14 +424,14 @@ class Segment:
     def write_aborts(self) -> None:
         """Write the aborted transactions that a shortage has kept from the `.txnindex`. Raises OSError.
 
-        One that somebody else has torn stays so, and they wait: written over the tear they would have it taken for whole."""
+        One that somebody else has torn, or emptied, stays so, and they wait: with them it would be taken for whole."""
         if self._aborts_held:
             self.take_aborts(())
         path = self.path_of(TXN_INDEX_SUFFIX)
         while self.unwritten_aborts and self.aborts_rebuilding is None:
             size = self._files.size_bytes(path)
             end = size - size % txn_index.ENTRY_BYTES
-            if size != end != self._aborts_torn_at:
+            if end != self._aborts_torn_at and (size != end or (not size and os.access(path, os.F_OK))):
                 return
             self._aborts_torn_at = end
             txn_index.append_entry(self._files, path, self.unwritten_aborts[0], end)
@@ -455,14 +455,13 @@ class Segment:
         path = self.path_of(TXN_INDEX_SUFFIX)
         try:
             data = b"" if self._aborts_held else self._files.read_file(path)
+            if not data and not self._aborts_held and self._aborts_torn_at:  # at 0: an entry of its own had no room
+                raise CorruptSegment(path, 0, "the file is empty")
         except FileNotFoundError:
             data = b""
         self._check_aborts(data, path)
         if self.unwritten_aborts:
-            data += txn_index.encode(
-                (one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset)
-                for one in self.unwritten_aborts
-            )
+            data += txn_index.encode_completed(self.unwritten_aborts)
         elif not data:
             self._has_aborts = False
             return [], False
@@ -509,9 +508,7 @@ class Segment:
         known = made[-1].last_offset if made else -1
         entries = [*made, *(one for one in self.unwritten_aborts if one.last_offset > known)]
         path = self.path_of(TXN_INDEX_SUFFIX)
-        data = txn_index.encode(
-            (one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset) for one in entries
-        )
+        data = txn_index.encode_completed(entries)
         if data:
             self._files.write_file(path, data, sync=sync)
         else:
@@ -529,16 +526,14 @@ class Segment:
         self.aborts_rebuilding = self.aborts_rebuilt_ms = None
         path = self.path_of(TXN_INDEX_SUFFIX)
         size = self._files.size_bytes(path)
-        if (
-            0 <= self._aborts_torn_at < size < self._aborts_torn_at + txn_index.ENTRY_BYTES
-        ):  # its own doing is no damage
-            size = self._aborts_torn_at
+        torn_at, self._aborts_torn_at = self._aborts_torn_at, -1
+        if 0 <= torn_at <= size < torn_at + txn_index.ENTRY_BYTES:  # its own doing, and no damage
+            size = torn_at
             if size:
                 handle = FileHandle(self._files, path, READ_WRITE)
                 self._files.truncate(handle.fd, size)
-            else:  # an empty one would be
+            else:
                 self._files.remove_if_exists(path)
-        self._aborts_torn_at = -1
         if size < self._aborts_bytes:
             self._spoil_aborts(size)
         self._aborts_bytes = -1

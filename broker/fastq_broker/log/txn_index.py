@@ -49,7 +49,7 @@ def _problem(version: int, first: int, last: int, before: int) -> str:
     """What is wrong with an entry behind one whose marker lies at `before`."""
     if version != 0:
         return f"the entry has version {version}, expected 0"
-    if last < first or last <= before:
+    if last <= first or last <= before:
         return f"the transaction from {first} to {last} cannot follow one that ended at {before}"
     return ""
 
@@ -76,7 +76,7 @@ def entries_from(files: Files, path: str, base_offset: int, offset: int) -> list
     before = max(base_offset, offset) - 1
     for at in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
         version, producer_id, first, last, stable = _ENTRY.unpack_from(data, at)
-        sensible = producer_id >= 0 and 0 <= first < last and 0 <= stable <= last + 1
+        sensible = producer_id >= 0 and first >= 0 and 0 <= stable <= last + 1
         if sensible and last - base_offset <= INT32_MAX and not _problem(version, first, last, before):
             entries.append(AbortedTransaction(producer_id, first, last, stable))
             before = last
@@ -113,17 +113,15 @@ def encode(entries: Iterable[tuple[int, int, int, int]]) -> bytes:
     return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
 
 
+def encode_completed(transactions: Iterable[CompletedTransaction]) -> bytes:
+    """The same of transactions that have been aborted."""
+    return encode((one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset) for one in transactions)
+
+
 def append_entry(files: Files, path: str, transaction: CompletedTransaction, position: int) -> None:
     """Write an aborted transaction at `position`, where the whole entries end. Raises OSError."""
-    entry = _ENTRY.pack(
-        0,
-        transaction.producer_id,
-        transaction.first_offset,
-        transaction.last_offset,
-        transaction.last_stable_offset,
-    )
     handle = FileHandle(files, path, READ_WRITE_CREATE)
-    files.write_all(handle.fd, entry, position)
+    files.write_all(handle.fd, encode_completed([transaction]), position)
 
 
 def truncate(files: Files, path: str, end_offset: int, base_offset: int) -> bool:

@@ -511,3 +511,21 @@ def test_what_was_begun_in_a_segment_with_a_damaged_batch_is_known_in_the_next(
     if stop is not None:
         world.begin()
     world.settle()
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_file_that_is_emptied_before_anybody_has_looked_is_made_again(tmp_path: Path, more: int) -> None:
+    world, path = _with_two_aborts(tmp_path)
+    assert world.manager.close()
+    world.begin()
+    world.log.load()
+    DAMAGES["empty"](path)
+    for number in range(more):
+        world.abort(12 + number)
+    world.settle()
+    assert path.stat().st_size == (2 + more) * txn_index.ENTRY_BYTES
+
+
+def test_zeros_are_no_transaction() -> None:
+    """One has a record at least before its marker, in the first segment too."""
+    assert txn_index.damage(bytes(txn_index.ENTRY_BYTES), "path", 0) is not None
