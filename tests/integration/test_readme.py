@@ -18,8 +18,10 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 PORT = "127.0.0.1:9092"  # as it is written there
 COMMANDS = {"fastq": [sys.executable, "-m", "fastq"], "fastq-broker": [sys.executable, "-m", "fastq_broker"]}
 # Spark's JVM hangs up on a planning worker without reading its last four bytes: whether the worker still writes them then is a race
-# of PySpark's own, which the worker's parent prints.
-DAEMON = re.compile(r"^Traceback .*\n(?:  File .*/pyspark/daemon\.py\".*\n)+BrokenPipeError: .*\n", re.MULTILINE)
+# of PySpark's own, which the worker's parent prints, as far as it comes: it is killed with the JVM.
+DAEMON = re.compile(
+    r"^Traceback .*\n(?:  File .*/pyspark/daemon\.py\".*\n(?:    .*\n)*)*(?:BrokenPipeError: .*\n|.*\Z)", re.MULTILINE
+)
 LASTING = "fastq console"  # serves until it is told to end
 NOT_HERE = ("pip ", "make ")  # what sets the machine up, and has runs of its own
 
