@@ -4,7 +4,8 @@ Rules of this file:
 - `HOST:PORT`, `[IPv6]:PORT`, a bare host (port 9092), each with an optional `PROTOCOL://` before it, as Kafka writes
   listeners.
 - A literal address never touches the resolver. A name is looked up in a thread of its own that nobody waits for: a
-  resolver that hangs must not hold up an event loop, a lock, or the end of the process.
+  resolver that hangs must not hold up an event loop, a lock, or the end of the process. Where no thread can be started, as by an
+  interpreter that ends (from Python 3.12 on), it is looked up at once: what is delivered then waits for nothing else.
 - A login is no part of an address. What stands before an `@` may be one, and is in no message.
 """
 
@@ -97,7 +98,7 @@ def lookup(address: Address) -> list[Endpoint]:
 
 
 def lookup_in_thread(address: Address, on_done: Callable[[list[Endpoint] | None, OSError | None], None]) -> None:
-    """Look a name up in a daemon thread and call `on_done(endpoints, error)` there, once."""
+    """Look a name up in a daemon thread and call `on_done(endpoints, error)` there, once; or in here, where none can be started."""
 
     def work() -> None:
         try:
@@ -109,4 +110,7 @@ def lookup_in_thread(address: Address, on_done: Callable[[list[Endpoint] | None,
         else:
             on_done(endpoints, None)
 
-    threading.Thread(target=work, name=f"fastq-resolve-{address.host}", daemon=True).start()
+    try:
+        threading.Thread(target=work, name=f"fastq-resolve-{address.host}", daemon=True).start()
+    except RuntimeError:
+        work()

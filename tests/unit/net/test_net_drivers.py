@@ -266,6 +266,23 @@ def test_a_resolver_that_hangs(call: Caller, monkeypatch: pytest.MonkeyPatch) ->
         release.set()
 
 
+def test_a_name_is_looked_up_where_no_thread_can_be_started(
+    call: Caller, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an interpreter that ends: what a producer has left to deliver goes to a leader that was not needed before."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("fastq-resolve"):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert call({"bootstrap.servers": f"localhost:{broker.address.rpartition(':')[2]}"}).cluster_id == "fake"
+    with pytest.raises(NameNotResolved):
+        call({"bootstrap.servers": f"{'x' * 64}.example:9"})
+
+
 def test_a_silent_server_times_out(call: Caller, broker: FakeBroker) -> None:
     broker.on_connect = silent
     config = {"bootstrap.servers": broker.address, "socket.connection.setup.timeout.ms": 100}
