@@ -11,8 +11,8 @@ from consumer_protocol_harness import Harness, T
 
 from fastq import Consumer
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from fastq.consumer.group.classic import State
-from fastq.consumer.group.membership import Subscription, subscription_of
+from fastq.consumer.group.classic import ClassicMember, State
+from fastq.consumer.group.membership import Change, ChangeKind, Subscription, subscription_of
 from fastq.consumer.offsets import OffsetQuery
 from fastq.consumer.topic_watch import TopicWatch
 from fastq.errors import ErrorCode, TopicAuthorizationFailed
@@ -68,6 +68,37 @@ def test_a_member_of_the_consumer_protocol_is_named_by_the_epoch_that_it_has_los
         assert session.group_metadata() == place, "not before it has another"
         harness.answer(epoch=12, assigned={T: [0]})
         assert session.group_metadata() == GroupMetadata("g", 12, member.member_id)
+
+
+def test_a_member_whose_protocol_is_refused_loses_what_it_has_before_it_falls_back() -> None:
+    """It read on beside the new owner, and committed over it."""
+    harness, lost = Harness(), list[TopicPartition]()
+    with Consumer(group_id="g", bootstrap_servers="127.0.0.1:1", reconnect_backoff_ms=60_000) as consumer:
+        consumer.subscribe("t", on_lost=lost.extend)
+        session = consumer._group
+        assert session is not None
+        session._protocol = "consumer"
+        session.membership = member = harness.member
+        member.subscribe(Subscription(("t",)))
+        harness.beat()
+        harness.answer(epoch=9, assigned={T: [0]})
+        change = member.changes()
+        assert change is not None
+        session.apply(change)
+        member.carried_out(change)
+        harness.beat()
+        harness.answer(ErrorCode.UNSUPPORTED_VERSION)
+        place = GroupMetadata("g", 9, member.member_id)
+        assert session.requests(harness.now, lambda node: False) == []
+        assert session.take_error() is None and session.group_metadata() == place
+        assert consumer.poll(timeout=0) == []
+        assert lost == [TP] and consumer.assignment() == []
+        session.requests(harness.now, lambda node: False)
+        assert isinstance(session.membership, ClassicMember)
+        assert session.group_metadata() == place, "until it is in another generation"
+        assert session.take_error() is None
+        session.apply(Change(ChangeKind.ASSIGN, (TopicPartition("t", 1),)))
+        assert consumer.assignment() == [TopicPartition("t", 1)]
 
 
 @pytest.mark.parametrize(

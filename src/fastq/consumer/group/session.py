@@ -241,9 +241,7 @@ class GroupSession:
         logger.debug("group %s: protocol %s", self.coordinator.group_id, self._protocol)
         if self._protocol == "consumer":
             self._tell_of_no_effect()
-        self.membership = self._make_member()
-        self.membership.subscribe(self._subscription)
-        self.membership.poll(core.clock())
+        self.membership = self._begin_member()
 
     def _tell_of_no_effect(self) -> None:
         """Settings that only members of the classic protocol have: Kafka refuses them under the newer one; `auto` chose it here."""
@@ -262,6 +260,12 @@ class GroupSession:
                     theirs,
                 )
 
+    def _begin_member(self) -> Membership:
+        member = self._make_member()
+        member.subscribe(self._subscription)
+        member.poll(self.core.clock())
+        return member
+
     def _make_member(self) -> Membership:
         if self._protocol == "consumer":
             return ConsumerProtocolMembership(
@@ -273,11 +277,21 @@ class GroupSession:
             )
         return ClassicMember(self.config, self.coordinator, self.core.metadata, self.assignors, self.core.watch_topics)
 
-    def fall_back(self) -> None:
-        """The coordinator refuses the newer protocol for this group: speak the classic one, where that is allowed."""
-        if self.config.group_protocol == "auto" and self._protocol == "consumer":
-            logger.info("group %s: going on with the classic protocol", self.coordinator.group_id)
-            self._protocol, self.membership = "classic", None
+    def _falls_back(self) -> bool:
+        """Whether the coordinator refuses the newer protocol for this group, and the classic one is allowed."""
+        member = self.membership
+        return (
+            self.config.group_protocol == "auto"
+            and isinstance(member, ConsumerProtocolMembership)
+            and member.unsupported is not None
+        )
+
+    def _fall_back(self, refused: ConsumerProtocolMembership) -> None:
+        """Speak the classic protocol. The member that was refused has told the application what it has lost."""
+        logger.info("group %s: going on with the classic protocol", self.coordinator.group_id)
+        self._protocol = "classic"
+        self.membership = self._begin_member()
+        self.membership.lost = refused.lost
 
     # -- what to send, and when
 
@@ -305,8 +319,8 @@ class GroupSession:
 
     def _serve(self, member: ConsumerProtocolMembership, now: float) -> None:
         """What a member of the newer protocol needs beside its coordinator."""
-        if member.unsupported is not None:
-            self.fall_back()
+        if self._falls_back() and not member.due:
+            self._fall_back(member)
         if member.wants_all_topics and not self.core.metadata.has_all_topics:
             self.core.watch_all_topics()
         if member.wants_metadata is None:
@@ -361,7 +375,7 @@ class GroupSession:
         if self.errors:
             return self.errors.pop(0)
         error = self.coordinator.take_error()
-        if error is None and self.membership is not None:
+        if error is None and self.membership is not None and not self._falls_back():
             error = self.membership.take_error()
         return error
 
