@@ -135,14 +135,13 @@ class TopicMetadata(Value):
 
 
 class ClusterMetadata:
-    """The cache. Written by the core in the driver's turn; read by anybody. `answers` counts what was taken over, `generation` what has
-    changed by it.
+    """The cache. Written by the core in the driver's turn; read by anybody. `generation` counts its visible changes.
 
     Invariant: `has_all_topics` from the first answer on that lists all topics; every later one does.
     """
 
     def __init__(self) -> None:
-        self.generation = self.answers = 0
+        self.generation = 0
         self.has_all_topics = False
         self.cluster_id: str | None = None
         self.controller_id = -1
@@ -184,7 +183,6 @@ class ClusterMetadata:
 
     def update(self, response: MetadataResponse, *, all_topics: bool = False) -> bool:
         """Take over an answer; with `all_topics`, what it does not list is gone. True when anything changed."""
-        self.answers += 1
         self.has_all_topics = self.has_all_topics or all_topics
         nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
         # A broker that has just started may not know any broker yet, not even itself: keep what was known.

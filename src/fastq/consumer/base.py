@@ -355,7 +355,8 @@ class ConsumerBase(Interruptible):
     def _query(self, targets: Mapping[TopicPartition, int]) -> OffsetQuery:
         self._check_open()
         self._core.metadata_updater.look_at({tp.topic for tp in targets})
-        query = OffsetQuery(self._core.metadata, targets, self.config.read_committed, self._fetcher.troubles)
+        core, fetcher = self._core, self._fetcher
+        query = OffsetQuery(core.metadata, core.metadata_updater, targets, self.config.read_committed, fetcher.troubles)
         self._queries.append(query)
         return query
 

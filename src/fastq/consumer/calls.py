@@ -128,7 +128,8 @@ class ConsumerCalls(Reading):
     def _check_history(self, ends: Ends, moved: Mapping[TopicPartition, int], timeout: float | None) -> Steps[bool]:
         """See that new leaders have the logs up to their ends, before a record of theirs is handed out; False when that was not known in
         time. One that was elected without all records has less, and gets others in their places: raises OffsetOutOfRange."""
-        query = EpochEndQuery(self._core.metadata, {tp: ends.epochs[tp] for tp in moved}, False, self._fetcher.troubles)
+        core, targets = self._core, {tp: ends.epochs[tp] for tp in moved}
+        query = EpochEndQuery(core.metadata, core.metadata_updater, targets, False, self._fetcher.troubles)
         self._queries.append(query)
         try:
             if (yield Wait(lambda: query.finished or None, timeout, asks=True)) is None:

@@ -14,6 +14,7 @@ from fastq.consumer.effects import Outgoing
 from fastq.errors import ErrorCode, FastqError, LeaderNotAvailable, UnknownTopicOrPartition, error_for_code
 from fastq.metadata import ClusterMetadata, TopicMetadata, TopicPartition
 from fastq.net.diagnosis import no_leader
+from fastq.net.metadata_updater import MetadataUpdater
 from fastq.net.troubles import Troubles
 from fastq.protocol.messages import (
     ListOffsetsRequest,
@@ -122,7 +123,7 @@ class OffsetQuery:
 
     Invariants: `missing` are the partitions without an answer, each in at most one request on its way. Finished when nothing is
     missing, or with `error`. What may pass is told of by `troubles` when it lasts; that a topic is not there is an error by then, and what
-    the metadata refuses once it was answered anew: a topic may have been allowed since, or have got partitions.
+    the metadata refuses once a request was answered that was sent since: a topic may have been allowed by then, or have got partitions.
     """
 
     API = LIST_OFFSETS_API
@@ -130,18 +131,20 @@ class OffsetQuery:
     def __init__(
         self,
         metadata: ClusterMetadata,
+        updater: MetadataUpdater,
         targets: Mapping[TopicPartition, int],
         read_committed: bool,
         troubles: Troubles,
     ) -> None:
         self.metadata = metadata
+        self.updater = updater
         self.troubles = troubles
         self.missing = dict(targets)
         self.results: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         self.error: FastqError | None = None
         self.wants_metadata: str | None = None
         self._read_committed = read_committed
-        self._answers_before = metadata.answers
+        self._requests_before = updater.requests
         self._asked: set[TopicPartition] = set()
         self._retry_at = 0.0
         self._unknown_since: dict[str, float] = {}
@@ -180,7 +183,7 @@ class OffsetQuery:
                 leader = self.metadata.leader(*tp)
                 topic = self.metadata.topic(tp.topic)
                 refusal = None if topic is None else _refusal_by(topic, tp.partition)
-                if refusal is not None and self.metadata.answers > self._answers_before:
+                if refusal is not None and self.updater.answered > self._requests_before:
                     self.error = refusal
                 elif refusal is not None:
                     self._again(now, f"{tp} was refused before")

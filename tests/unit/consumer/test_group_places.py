@@ -167,11 +167,16 @@ def test_offsets_of_a_topic_that_one_may_not_see_are_refused_at_once() -> None:
     refused = MetadataResponse.MetadataResponseTopic(name="t", error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     metadata.update(MetadataResponse(topics=[refused]))
     troubles: Any = SimpleNamespace(failed=lambda *_, **__: None, forget=lambda *_: None)
-    query = OffsetQuery(metadata, {TP: LATEST_TIMESTAMP}, False, troubles)
+    updater: Any = SimpleNamespace(requests=3, answered=2)
+    query = OffsetQuery(metadata, updater, {TP: LATEST_TIMESTAMP}, False, troubles)
     assert query.requests(0.0, lambda node: True) == []
     assert not query.finished and query.wants_metadata, "what was said before is asked for again"
     metadata.update(MetadataResponse(topics=[refused]))
+    updater.answered = 3
     assert query.requests(1.0, lambda node: True) == []
+    assert not query.finished, "an answer that was on its way tells of before"
+    updater.answered = 4
+    assert query.requests(2.0, lambda node: True) == []
     assert query.finished
     with pytest.raises(TopicAuthorizationFailed, match="topic t"):
         query.answers([TP])
