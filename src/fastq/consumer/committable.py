@@ -55,6 +55,9 @@ def offsets_to_commit(
                 found[tp] = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
     if found.keys() <= assigned.keys() or not (group.subscribed or assigned):
         return found
+    hint = "It may belong to another member since the last rebalance, which reads on from the last commit"
+    if group.subscribed and not group.polled:
+        hint = "Call poll() or iterate first: a consumer joins its group when it is asked for records, and is given partitions then"
     for tp in found:
         if tp not in assigned:
             raise NotAssigned(
@@ -66,6 +69,6 @@ def offsets_to_commit(
                     for k, v in zip(("group", "generation", "member"), group.group_metadata()[:3], strict=True)
                     if v
                 },
-                hint="It may belong to another member since the last rebalance, which reads on from the last commit",
+                hint=hint,
             )
     return found

@@ -15,7 +15,7 @@ from fastq.consumer.group.classic import ClassicMember, State
 from fastq.consumer.group.membership import Change, ChangeKind, Subscription, subscription_of
 from fastq.consumer.offsets import OffsetQuery
 from fastq.consumer.topic_watch import TopicWatch
-from fastq.errors import ErrorCode, TopicAuthorizationFailed
+from fastq.errors import ErrorCode, NotAssigned, TopicAuthorizationFailed
 from fastq.metadata import ClusterMetadata, GroupMetadata, TopicPartition
 from fastq.protocol.messages import MetadataResponse
 
@@ -99,6 +99,15 @@ def test_a_member_whose_protocol_is_refused_loses_what_it_has_before_it_falls_ba
         assert session.take_error() is None
         session.apply(Change(ChangeKind.ASSIGN, (TopicPartition("t", 1),)))
         assert consumer.assignment() == [TopicPartition("t", 1)]
+
+
+def test_a_commit_before_the_first_call_for_records_is_told_what_to_do() -> None:
+    with Consumer("t", group_id="g", bootstrap_servers="127.0.0.1:1") as consumer:
+        with pytest.raises(NotAssigned, match=r"topic t, partition 0.*Call poll\(\) or iterate first"):
+            consumer.commit({TP: 5})
+        consumer.poll(timeout=0)
+        with pytest.raises(NotAssigned, match="It may belong to another member"):
+            consumer.commit({TP: 5})
 
 
 @pytest.mark.parametrize(
