@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fastq._native.arrow import ArrowExport as ArrowExport
     from fastq._native.columns import ConsumerBatch as ConsumerBatch
     from fastq._native.consume import Record as Record
+    from fastq.consumer.async_consumer import AsyncBatches as AsyncBatches
     from fastq.consumer.async_consumer import AsyncConsumer as AsyncConsumer
     from fastq.consumer.config import ConsumerConfig as ConsumerConfig
     from fastq.consumer.consumer import Consumer as Consumer
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrowExport",
     "Assignor",
+    "AsyncBatches",
     "AsyncConsumer",
     "AsyncConsumerPool",
     "BatchStream",
@@ -58,6 +60,7 @@ __all__ = [
 _WHERE = {
     "ArrowExport": "fastq._native.arrow",
     "Assignor": "fastq.consumer.group",
+    "AsyncBatches": "fastq.consumer.async_consumer",
     "AsyncConsumer": "fastq.consumer.async_consumer",
     "AsyncConsumerPool": "fastq.consumer.pool",
     "BatchStream": "fastq.consumer.tables",

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import sys
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -183,12 +183,12 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
 
         return self._iterate(advance)
 
-    async def read_batches_to_end(self, *, timeout: float | None = None) -> AsyncIterator[ConsumerBatch]:
+    async def read_batches_to_end(self, *, timeout: float | None = None) -> AsyncBatches:
         """`read_to_end` by `poll_batch`: `async for batch in await consumer.read_batches_to_end()`.
 
         `timeout`: for learning the end offsets (None: default_api_timeout_ms).
         """
-        return _Batches(partial(self._batch_before, await self._do(self._find_ends(timeout))))
+        return AsyncBatches(partial(self._batch_before, await self._do(self._find_ends(timeout))))
 
     async def _batch_before(self, ends: Mapping[TopicPartition, int]) -> ConsumerBatch | None:
         """The next batch of what lies before `ends`; None when nothing does any more, or `stop` was called."""
@@ -504,13 +504,13 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         await self.close()
 
 
-class _Batches:
-    """Batches up to an end, once. Cancelling an `await` of it takes none, and behind an error it goes on, as a generator does not. One task
-    awaits at a time."""
+class AsyncBatches:
+    """Batches up to an end, once. Cancelling an `await` of it takes none, and behind an error it goes on, as a generator does not; behind
+    its end, or `aclose`, there is nothing. One task awaits at a time."""
 
     def __init__(self, advance: Callable[[], Awaitable[ConsumerBatch | None]]) -> None:
         self._advance = advance
-        self._waits = False
+        self._waits = self._ended = False
 
     def __aiter__(self) -> Self:
         return self
@@ -521,14 +521,21 @@ class _Batches:
                 "another task waits for the next batch of this AsyncConsumer",
                 hint="Give each task a consumer of its own, or have one task read and hand over",
             )
+        if self._ended:
+            raise StopAsyncIteration
         self._waits = True
         try:
             batch = await self._advance()
         finally:
             self._waits = False
         if batch is None:
+            self._ended = True
             raise StopAsyncIteration
         return batch
+
+    async def aclose(self) -> None:
+        """End it, for `contextlib.aclosing`: what it has not read is for the next call of the consumer."""
+        self._ended = True
 
 
 # Consumers that were dropped, and close by themselves: the loop alone would forget their tasks.

@@ -6,7 +6,7 @@ take the objects here as they are. Keys and values are bytes, deserializers do n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastq._native.arrow import COLUMN_NAMES, ArrowExport
@@ -67,7 +67,8 @@ class _Taker:
 class BatchStream(_Taker):
     """Batches up to an end, once: iterate over it, or hand it to a taker of Arrow streams.
 
-    Invariant: what was read is not read again; a second taker is refused. Thread rule: that of its consumer, one thread at a time.
+    Invariants: what was read is not read again; a second taker is refused. An error leaves it where it is, and the next call goes on there;
+    behind its end, or `close`, there is nothing. Thread rule: that of its consumer, one thread at a time.
     """
 
     def __init__(
@@ -80,16 +81,19 @@ class BatchStream(_Taker):
         self._columns = columns
         self._done = done
         self._exported = False
+        self._ended = False
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ConsumerBatch:
         """The next batch, which is not empty."""
-        while (batch := self._advance()) is not None:
-            if len(batch):
+        while not self._ended:
+            batch = self._advance()
+            if batch is None:
+                self.close()
+            elif len(batch):
                 return batch
-        self.close()
         raise StopIteration
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -101,9 +105,13 @@ class BatchStream(_Taker):
 
     def close(self) -> None:
         """Let go of what it reads from. Idempotent."""
+        self._ended = True
         done, self._done = self._done, None
         if done is not None:
             done()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class TopicTable(_Taker):
@@ -128,13 +136,9 @@ class TopicTable(_Taker):
         self._columns = columns
         self._options = options
 
-    def __iter__(self) -> Iterator[ConsumerBatch]:
-        """Batches of records, in order within their partition."""
-        stream = self._open()
-        try:
-            yield from stream
-        finally:
-            stream.close()
+    def __iter__(self) -> BatchStream:
+        """Batches of records, in order within their partition. `close` of the iterator, or its end, lets go of its connections."""
+        return self._open()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """All of it as an Arrow stream capsule, an array a batch."""

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import aclosing, nullcontext
 from datetime import datetime, timedelta, timezone
 from itertools import chain
 from types import SimpleNamespace
@@ -222,6 +222,58 @@ def test_asyncio_batches_go_on_behind_an_error(cluster: SocketCluster) -> None:
 
     log.entries[1].data = whole[:-1] + bytes([whole[-1] ^ 1])
     assert asyncio.run(main()) == PARTITIONS * ROWS
+
+
+def test_a_table_goes_on_behind_an_error(cluster: SocketCluster) -> None:
+    """Who caught it and went on was told the end: the rest was missing without a word."""
+    log = cluster.logs[TopicPartition("logs", 0)]
+    whole = log.entries[1].data
+    log.entries[1].data = whole[:-1] + bytes([whole[-1] ^ 1])
+    rows, failed = 0, 0
+    batches = iter(read_topic("logs", **options(cluster)))
+    while True:
+        try:
+            batch = next(batches, None)
+        except CorruptRecord:
+            failed += 1
+            log.entries[1].data = whole
+            continue
+        if batch is None:
+            break
+        rows += len(batch)
+    assert (rows, failed) == (PARTITIONS * ROWS, 1)
+    assert next(batches, None) is None, "the end stays the end"
+
+
+@pytest.mark.parametrize("how", ["close", "del"])
+def test_a_table_that_is_not_read_to_its_end_leaves_no_connection(cluster: SocketCluster, how: str) -> None:
+    batches = iter(read_topic("logs", **options(cluster)))
+    assert len(next(batches))
+    reader = batches._done.__self__  # type: ignore[union-attr]  # of a bound method
+    assert not reader._closed
+    if how == "close":
+        batches.close()
+        assert next(batches, None) is None
+    else:
+        del batches
+    assert reader._closed
+
+
+def test_the_end_of_asyncio_batches_is_final(cluster: SocketCluster) -> None:
+    async def main() -> None:
+        async with AsyncConsumer("logs", **options(cluster, auto_offset_reset="earliest")) as consumer:
+            stream = await consumer.read_batches_to_end()
+            assert sum([len(batch) async for batch in stream]) == PARTITIONS * ROWS
+            consumer.seek_to_beginning()
+            assert await anext(stream, None) is None
+            async with aclosing(await consumer.read_batches_to_end()) as stream:
+                begun = await anext(stream)
+                assert len(begun)
+            assert await anext(stream, None) is None
+            rest = await consumer.read_batches_to_end()
+            assert len(begun) + sum([len(batch) async for batch in rest]) == PARTITIONS * ROWS
+
+    asyncio.run(main())
 
 
 ANEW = "the topic was deleted and made anew"
