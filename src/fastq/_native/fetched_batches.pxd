@@ -37,6 +37,7 @@ cdef class FetchedBatches:
     cdef RecordSpan span
     cdef readonly bint broken    # found corrupt: nothing more comes of it, it is to be fetched again
     cdef const uint8_t* last     # where the record handed out last begins
+    cdef bint is_behind          # all batches end before the position that they were fetched for
     cdef bint check_crcs
     cdef bint read_committed
     cdef Py_ssize_t decompressed_bytes_max

@@ -61,8 +61,10 @@ cdef class FetchedBatches:
         self.topic = topic
         self.partition = part.partition
         self.position = position
-        # Bytes that are no batch are an error that must not pass as the end: there is one offset to go, always.
-        self.end_position = max(position, part.next_offset) if part.whole_bytes or not part.size_bytes else position + 1
+        # Bytes that are no batch, and batches that all end before what was asked for, are an error that must not pass as the end: there is
+        # one offset to go, always.
+        self.is_behind = part.whole_bytes > 0 and part.next_offset <= position
+        self.end_position = position + (part.size_bytes > 0) if self.is_behind or not part.whole_bytes else part.next_offset
         self.size_bytes = part.size_bytes
         self.broker = broker
         self.limit = INT64_MAX
@@ -143,6 +145,8 @@ cdef class FetchedBatches:
             if status == HEADER_TRUNCATED:
                 if self.p != self.end:
                     self.corrupt(f"{self.end - self.p} bytes that are no whole batch")
+                if self.is_behind and self.position < self.limit:
+                    self.corrupt("all batches end before the offset asked for")
                 self.position = max(self.position, min(self.end_position, self.limit))
                 return 0
             if status == HEADER_OLD_MAGIC:

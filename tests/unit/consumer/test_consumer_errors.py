@@ -100,6 +100,28 @@ def test_a_batch_that_ends_before_it_begins_is_raised_and_not_waited_for(cluster
             reader.poll(timeout=5)
 
 
+@pytest.mark.parametrize("batches", [False, True])
+def test_batches_that_all_end_before_what_was_asked_for_are_raised_and_not_waited_for(
+    cluster: SocketCluster, batches: bool
+) -> None:
+    """A broker whose index is damaged: it was asked again, for ever, without a word."""
+    fill(cluster, partitions=1)
+    log = cluster.logs[TopicPartition("logs", 0)]
+    read = log.read
+    with consumer(cluster, retry_backoff_ms=5) as reader:
+        reader.assign([("logs", 0)])
+        reader.seek(("logs", 0), 8)
+        log.read = lambda offset, bytes_max, rng=None: read(0, 1)  # type: ignore[method-assign]
+        poll = reader.poll_batch if batches else reader.poll
+        for _ in range(2):
+            with pytest.raises(
+                CorruptRecord, match=r"logs-0 at offset 8, .*all batches end before the offset asked for"
+            ):
+                poll(timeout=5)
+        log.read = read  # type: ignore[method-assign]
+        assert reader.poll(timeout=5)[0].offset == 8
+
+
 def test_a_deserialization_error_behind_other_records_waits_for_the_next_call(cluster: SocketCluster) -> None:
     for log in cluster.create("logs", 2):
         log.append([(None, b"%d" % log.leader)])
