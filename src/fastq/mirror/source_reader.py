@@ -4,6 +4,7 @@ Rules
 - Topics are named by their ids where the source's Fetch does (version 13), so that one that was made anew is not taken for the one before.
 - The epoch of the last batch goes along (version 12), so that a source that was truncated says so before it sends another history.
 - What an answer begins with and lies before what was asked for, as a compressed batch does, is left out; so is a batch that is cut off.
+  What is wrong is told when nothing whole comes before it.
 - A request goes to who leads the first partition in it, by the metadata of the moment: also when it is sent again, after a leader died.
 - Thread rule: any thread, as a lane places partitions while its next fetch is under way.
 """
@@ -225,16 +226,16 @@ def _read(tp: TopicPartition, asked: Wanted, data: m.FetchResponse.PartitionData
     begin, end, next_offset, amount = -1, 0, asked.offset, 0
     newest_ms = -1
     epochs: list[tuple[int, int]] = []
+    wrong: FastqError | None = None
     try:
         for position, header in iter_headers(records):
             if header.last_offset < header.base_offset:
-                return CorruptMessage(
-                    f"what the source has at offset {next_offset} is a batch from {header.base_offset} to last offset {header.last_offset}",
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    hint="The log of the source's broker is damaged: have it copied anew from another replica",
+                wrong = _damaged(
+                    tp, next_offset, f"a batch from {header.base_offset} to last offset {header.last_offset}"
                 )
+                break
             if header.last_offset < asked.offset:
+                wrong = _damaged(tp, next_offset, f"a batch that ends at offset {header.last_offset}")
                 continue
             if begin < 0:
                 begin = position
@@ -244,13 +245,24 @@ def _read(tp: TopicPartition, asked: Wanted, data: m.FetchResponse.PartitionData
             amount += header.record_count
             newest_ms = header.max_timestamp
     except ValueError as error:
-        return UnknownServerError(
+        wrong = UnknownServerError(
             f"{tp}: what the source has at offset {next_offset} is no batch of magic 2, and cannot be copied as it is: {error}",
             hint='a mirror without offsets = "same" copies records of all formats',
         )
+    if wrong is not None and begin < 0:
+        return wrong
     whole = records[begin:end] if begin >= 0 else nothing
     return Fetched(
         asked.offset, whole, next_offset, amount, tuple(epochs), log_start, high_watermark, newest_ms=newest_ms
+    )
+
+
+def _damaged(tp: TopicPartition, offset: int, what: str) -> CorruptMessage:
+    return CorruptMessage(
+        f"what the source has at offset {offset} is {what}",
+        topic=tp.topic,
+        partition=tp.partition,
+        hint="The log of the source's broker is damaged: have it copied anew from another replica",
     )
 
 

@@ -7,14 +7,14 @@ import threading
 import pytest
 
 from fastq._native.records import build_batch
-from fastq.errors import CorruptMessage, LeaderNotAvailable
+from fastq.errors import CorruptMessage, FastqError, LeaderNotAvailable
 from fastq.metadata import TopicPartition
 from fastq.mirror import mirror as mirror_module
 from fastq.mirror import source_reader, target_writer
 from fastq.mirror.config import Side, parse_config
 from fastq.mirror.lane import Counts
 from fastq.mirror.mirror import Mirror
-from fastq.mirror.source_reader import SourceReader, Wanted
+from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
 from fastq.mirror.target_writer import Ask, TargetWriter, divided
 from fastq.protocol.messages import FetchResponse
 
@@ -48,6 +48,32 @@ def test_a_batch_of_the_source_that_ends_before_it_begins_is_an_error() -> None:
     answer = source_reader._read(TopicPartition("t", 3), Wanted(bytes(16), 10), data)
     assert isinstance(answer, CorruptMessage)
     assert "topic t, partition 3" in str(answer) and "last offset 6" in str(answer)
+
+
+def test_batches_of_the_source_that_all_end_before_what_was_asked_for_are_an_error() -> None:
+    """They were fetched again at once, for ever."""
+    batch = bytes(build_batch([(1, None, b"v")] * 3, base_offset=10))
+    data = FetchResponse.PartitionData(high_watermark=20, records=batch)
+    answer = source_reader._read(TopicPartition("t", 3), Wanted(bytes(16), 13), data)
+    assert isinstance(answer, CorruptMessage)
+    assert "topic t, partition 3" in str(answer) and "at offset 13 is a batch that ends at offset 12" in str(answer)
+
+
+@pytest.mark.parametrize("damage", ["offsets", "magic"])
+def test_what_is_whole_is_copied_before_a_damaged_batch_is_told(damage: str) -> None:
+    whole = bytes(build_batch([(1, None, b"v")] * 3, base_offset=10, leader_epoch=4))
+    bad = build_batch([(1, None, b"v")] * 3, base_offset=13)
+    if damage == "offsets":
+        bad[23:27] = (-4).to_bytes(4, "big", signed=True)
+    else:
+        bad[16] = 7
+    tp, before = TopicPartition("t", 3), bytes(build_batch([(1, None, b"v")], base_offset=9))
+    data = FetchResponse.PartitionData(high_watermark=20, records=before + whole + bytes(bad))
+    answer = source_reader._read(tp, Wanted(bytes(16), 10), data)
+    assert isinstance(answer, Fetched)
+    assert (bytes(answer.records), answer.next_offset, answer.amount, answer.epochs) == (whole, 13, 3, ((4, 10),))
+    data = FetchResponse.PartitionData(high_watermark=20, records=bytes(bad))
+    assert isinstance(source_reader._read(tp, Wanted(bytes(16), 13), data), FastqError)
 
 
 def test_what_is_asked_of_a_node_goes_in_requests_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
