@@ -141,6 +141,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         self._parts = parts
         self._driver: _Driver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: threading.Thread | None = None
         self._linger_s = self.config.linger_ms / 1000
         self._max_block_s = self.config.max_block_ms / 1000
         self._guard = contextlib.nullcontext()
@@ -322,7 +323,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
             return
         loop = asyncio.get_running_loop()
         if self._loop is None:
-            self._loop = loop
+            self._loop, self._loop_thread = loop, threading.current_thread()
             self._driver = _Driver(self._parts.core, self._step)
         elif self._loop is not loop:
             self._refuse_other_loop()
@@ -448,16 +449,21 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         if self.__dict__.get("_closing", True) or self.accumulator.slow & FORKED:
             return
         lifetime.unregister(self)
-        self._close_at_exit()
+        self._tell_lost()
         warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2)
 
     def _close_at_exit(self) -> None:
-        """The producer or the program ends without close(): what the loop of a daemon thread is closing is waited for, as long as that may
-        take. Else the loop is gone, and all that is left is to say what was lost, once."""
+        """The program ends without close(): what the loop of a daemon thread is closing is waited for, as long as that may take, and one of
+        a thread that Python is yet to wait for, as in a process of multiprocessing, is left to it. Else the loop is gone, and all that is
+        left is to say what was lost, once."""
+        thread = self._loop_thread
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive() and not thread.daemon:
+            return
         try:
             if self._closing and self._loop is not None and self._loop.is_running():
                 config = self.config  # an open transaction is aborted, and what waits for its place is delivered
-                self._over.wait((2 * config.delivery_timeout_ms + config.max_block_ms) / 1000)
+                wait_s = (2 * config.delivery_timeout_ms + config.max_block_ms) / 1000
+                self._over.wait(min(wait_s, threading.TIMEOUT_MAX))  # which is 49 days on Windows
         finally:
             if not self._over.is_set():
                 self._tell_lost()

@@ -3,7 +3,7 @@
 Rules: the hook runs when the main thread has ended, also after sys.exit and an unhandled exception, when the threads that Python waits for
 have ended too (they may still send, and what an executor was given is still carried out), and before daemon threads are stopped; it starts
 no thread (Python 3.12 forbids it by then). A process of multiprocessing ends without atexit: there it is before those threads are waited
-for. A child of a fork has no producers here.
+for, and an asyncio producer of one of them is left to it. A child of a fork has no producers here.
 """
 
 from __future__ import annotations

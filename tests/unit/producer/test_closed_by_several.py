@@ -164,6 +164,25 @@ def test_a_task_that_flushes_is_back_when_every_record_has_its_fate():
     asyncio.run(main())
 
 
+def test_an_exit_waits_no_longer_than_the_system_can(monkeypatch):
+    """49 days on Windows, beyond which waiting is an error, and what was being delivered was given up."""
+    monkeypatch.setattr(threading, "TIMEOUT_MAX", 4294967.0)
+    waits = []
+
+    async def main():
+        producer = unreachable(AsyncProducer, delivery_timeout_ms=2**31 - 1, max_block_ms=2**31 - 1)
+        await producer.send("t", b"x")
+        producer._closing = True
+        monkeypatch.setattr(producer._over, "wait", waits.append)
+        monkeypatch.setattr(producer._over, "is_set", lambda: True)
+        producer._close_at_exit()
+        producer._closing = False
+        await producer.close(0)
+
+    asyncio.run(main())
+    assert waits == [4294967.0]
+
+
 CLOSED_BY_A_DAEMON = """
     threading.Thread(target=producer.close, daemon=True).start()
     while not producer._closing:

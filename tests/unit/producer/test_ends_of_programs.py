@@ -134,3 +134,26 @@ def test_what_an_asyncio_producer_could_not_send_is_told_once(servers: str, topi
     """
     done = run(servers, topic, program, "AsyncProducer")
     assert done.stderr.count("100 records were not delivered: the AsyncProducer was not closed") == 1, done.stderr
+
+
+def test_an_asyncio_producer_of_a_thread_that_python_waits_for_goes_on(servers: str, topic: str) -> None:
+    """A process of multiprocessing runs the hook before it waits for its threads."""
+    program = """
+        def work():
+            begun = threading.Event()
+            async def main():
+                async with made() as producer:
+                    await producer.partitions_for(topic)
+                    begun.set()
+                    while threading.main_thread().is_alive():
+                        await asyncio.sleep(0.01)
+                    for n in range(100):
+                        await producer.send(topic, b"%d" % n)
+            threading.Thread(target=lambda: asyncio.run(main())).start()
+            begun.wait()
+        process = multiprocessing.get_context("fork").Process(target=work)
+        process.start()
+        process.join()
+    """
+    done = run(servers, topic, program, "AsyncProducer")
+    assert (count(servers, topic), done.stderr) == (COUNT, "")
