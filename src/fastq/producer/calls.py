@@ -298,8 +298,8 @@ class ProducerCalls:
         """Sends that wait are of the transaction that is aborted."""
 
     def _flush(self, timeout: float | None, *, closing: bool = False) -> Calls[None]:
-        """Deliver what there is. closing: for the call that closes, which gives up what is left when it is cut short; any other waits until
-        that has its fate."""
+        """Deliver what there is. closing: for the call that closes, which gives up what is left when it is cut short, and for one that a
+        callback of it makes; any other waits until that has its fate."""
         check_timeout(timeout)
         accumulator = self.accumulator
         if accumulator.slow & FORKED:

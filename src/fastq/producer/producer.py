@@ -177,7 +177,9 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         """
         check_timeout(timeout)
         end = None if timeout is None else time.monotonic() + timeout
-        self._run(self._flush(timeout))
+        # In a callback that the closing thread runs, which waits for it: what cuts the close short cuts this short.
+        closing = threading.get_ident() == self._closing_thread
+        self._run(self._flush(timeout, closing=closing))
         if not self._callbacks_ran(end):
             raise WaitTimeout(f"delivery callbacks were still running after {timeout} s")
 

@@ -115,6 +115,29 @@ def test_a_callback_and_the_closing_thread_do_not_wait_for_themselves():
     assert not first.is_alive() and len(closed) == 1
 
 
+def test_a_flush_in_a_callback_is_cut_short_with_the_close_that_it_holds_up():
+    producer = unreachable(delivery_timeout_ms=100_000)
+    producer._start_background = lambda: None  # so that callbacks run in the thread that closes
+    producer.accumulator.update_topic("t", 2)
+    flushing = threading.Event()
+
+    def flush(_):
+        flushing.set()
+        producer.flush()
+
+    first, stuck = (producer.send("t", b"x", partition=index) for index in range(2))
+    first.add_done_callback(flush)
+    closing = Closing(producer)
+    with producer._driver.lock:
+        producer.accumulator.complete(next(iter(producer.accumulator.incomplete)), None, 5)
+    producer._driver.wakeup()
+    assert flushing.wait(10)
+    producer.close(0)
+    closing.join(10)
+    assert not closing.is_alive() and closing.error is None
+    assert isinstance(stuck.exception(), ClientClosed)
+
+
 def test_an_open_transaction_is_not_waited_for_beyond_the_second_one_s_time():
     producer = unreachable(delivery_timeout_ms=100_000, transactional_id="t")
     producer._parts.transactions.state = State.COMMITTING
