@@ -483,16 +483,18 @@ cdef class Accumulator(BatchOwner):
         return 0
 
     def split(self, Batch batch, object decompressor):
-        """Replace a batch that its broker finds too large by its halves, at the same place of the queue.
+        """Replace a batch in the queue that its broker finds too large by its halves, at the same place.
 
-        Halves with a codec are CLOSING: the caller compresses them. MemoryError: the batch is in the queue as it was.
+        Halves with a codec are CLOSING, and in `to_compress`. MemoryError: the batch is in the queue as it was.
         """
         cdef PartitionState partition = batch.partition
         cdef dict incomplete
         cdef Batch child
-        self.requeue(batch)
         cdef list halves = batch.halve(decompressor)
         try:
+            for child in halves:
+                if child.state_ == BATCH_CLOSING:
+                    self.to_compress.append(child)
             while True:     # a collection may run here, and send
                 queue = deque(with_halves(partition.queue, batch, halves))
                 incomplete = dict.fromkeys(with_halves(self.incomplete, batch, halves))
@@ -500,7 +502,7 @@ cdef class Accumulator(BatchOwner):
                     break
         except BaseException:
             for child in halves:
-                child.release()
+                child.release()     # and those in `to_compress` are passed over
             raise
         partition.queue = queue
         self.incomplete = incomplete

@@ -114,7 +114,6 @@ class Parts:
             retry_backoff_ms=config.retry_backoff_ms,
             retry_backoff_max_ms=config.retry_backoff_max_ms,
             codec_of=config.codec_of,
-            compressor=self.compressor,
         )
 
     def _transactions(self) -> Transactions | None:

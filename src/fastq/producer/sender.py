@@ -66,8 +66,7 @@ LOOK_AGAIN_S = 0.02
 
 
 class SenderSettings(Value, kw_only=True):
-    """What the sender needs of the configuration; times in seconds. `codec_of` is the codec of a topic, `compressor`
-    compresses with it at the configured level."""
+    """What the sender needs of the configuration; times in seconds. `codec_of` is the codec of a topic."""
 
     acks: int
     idempotent: bool
@@ -79,7 +78,6 @@ class SenderSettings(Value, kw_only=True):
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     codec_of: Callable[[str], int] = lambda topic: 0
-    compressor: Callable[[int, Any], bytes] = compression.compress
 
 
 class Sender:
@@ -465,6 +463,8 @@ class Sender:
         """Retry a batch or give it up. One that was split is in its halves by now, whatever failed behind that."""
         if batch.state == DONE or batch.children is not None:
             if self.settings.idempotent:
+                if batch.children is not None:
+                    self.identity.was_split(batch, batch.children)
                 self.work = True
             return
         batch.last_error = error
@@ -524,6 +524,7 @@ class Sender:
     def _split(self, batch: Batch) -> None:
         """Halve a batch that is above the topic's max.message.bytes, and the size of those that follow."""
         topic, size_bytes = batch.partition.topic, batch.size_bytes
+        self.accumulator.requeue(batch)  # where that fails the answer is told as an error, and the batch settled by it
         batch.attempts -= 1
         try:
             halves = self.accumulator.split(batch, _decompress)
@@ -537,11 +538,6 @@ class Sender:
         topic.compression_ratio = 1.0
         if self.settings.idempotent:
             self.identity.was_split(batch, halves)
-        for child in halves:
-            try:
-                child.compress(self.settings.compressor)
-            except Exception:
-                logger.warning("half of %r is sent uncompressed", batch, exc_info=True)
 
     # -- producer id ----------------------------------------------------------------------------------------------
 

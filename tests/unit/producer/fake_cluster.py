@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 from fastq._native.records import decode_records, read_header, verify_crc
 from fastq._native.wire import Reader, Writer
-from fastq.errors import ConnectionClosed, UnsupportedVersion
+from fastq.errors import ConnectionClosed, ProtocolError, UnsupportedVersion
 from fastq.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from fastq.net.requests import EncodedRequest
 from fastq.protocol.messages import InitProducerIdResponse, ProduceRequest, ProduceResponse
@@ -233,7 +233,10 @@ class FakeCore:
         if not entry[2]:
             entry[2] = True
             self.requests[node].remove(entry)
-            entry[1](answer, None)
+            try:
+                entry[1](answer, None)
+            except MemoryError as error:  # as the core does
+                entry[1](None, ProtocolError("an answer could not be made use of", cause=error))
 
     def _drop(self, node):
         """The connection breaks: everything that waits for an answer fails."""

@@ -1,5 +1,6 @@
 """The sender against a cluster in memory: nothing lost, nothing twice, nothing out of order, whatever the network does."""
 
+import contextlib
 import itertools
 import re
 from random import Random
@@ -43,6 +44,7 @@ class Bench(SyncProducerCore):
             "retry_backoff_max_ms": 50,
             "codec_of": lambda topic: codec,
         }
+        self.compressor = settings.pop("compressor", compress)
         values.update(settings)
         self.core = core
         self.sender = Sender(core, self.accumulator, SenderSettings(**values))
@@ -51,7 +53,8 @@ class Bench(SyncProducerCore):
 
     def _attend(self):
         while self.accumulator.to_compress:
-            self.accumulator.to_compress.popleft().compress(self.sender.settings.compressor)
+            with contextlib.suppress(ValueError):
+                self.accumulator.to_compress.popleft().compress(self.compressor)
 
     def turn(self, until=0.05):
         self.accumulator.close_due(self.core.now, 0.005)
@@ -331,27 +334,58 @@ def test_halving_goes_on_once_there_is_memory_and_whatever_a_compressor_does(mon
     assert all(later - earlier >= 0.16 for earlier, later in itertools.pairwise(tried_at)), "it pauses in between"
     assert values_of(core)[0] == values
     assert [d.result().offset for d in deliveries] == list(range(50))
-    assert caplog.text.count("there is no memory to halve it") == 3 and caplog.text.count("is sent uncompressed") == 2
+    assert caplog.text.count("there is no memory to halve it") == 3
 
 
-def test_a_batch_is_not_called_delivered_where_its_answer_fails_behind_the_split(monkeypatch):
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_is_not_called_delivered_where_its_answer_fails_behind_the_split(monkeypatch, codec):
     core = FakeCore(max_bytes=700)
-    bench = Bench(core, batch_size=20000, retries=0)
-    deliveries = [bench.send("t", b"%d" % i * 20) for i in range(50)]
-    was_split, failures = bench.sender.identity.was_split, [1]
+    bench = Bench(core, codec=codec, batch_size=20000, retries=0)
+    deliveries = [bench.send("t", Random(i).randbytes(60)) for i in range(50)]
+    was_split, tried = bench.sender.identity.was_split, []
 
     def failing(batch, halves):
+        tried.append(batch)
+        if len(tried) == 1:
+            raise MemoryError
+        assert not any(delivery.done() for delivery in deliveries)
         was_split(batch, halves)
-        if failures:
-            failures.pop()
-            bench.sender._failed([batch], ProtocolError("the answer could not be handled"))
-            assert not any(delivery.done() for delivery in deliveries)
+        monkeypatch.undo()
 
     monkeypatch.setattr(bench.sender.identity, "was_split", failing)
     bench.drain()
-    assert not failures
+    assert len(tried) == 2 and tried[0] is tried[1], "the window of a broker is told of the halves all the same"
     assert [d.result().offset for d in deliveries] == list(range(50))
     assert bench.accumulator.buffered_records == 0
+
+
+class NoMemory:
+    """An accumulator with no memory for its first `requeue`."""
+
+    def __init__(self, accumulator):
+        self._accumulator, self.failures = accumulator, [1]
+
+    def __getattr__(self, name):
+        return getattr(self._accumulator, name)
+
+    def requeue(self, batch):
+        if self.failures:
+            self.failures.pop()
+            raise MemoryError
+        self._accumulator.requeue(batch)
+
+
+def test_a_batch_that_cannot_be_put_back_to_be_halved_is_not_left_in_flight():
+    core = FakeCore(max_bytes=700)
+    bench = Bench(core, batch_size=20000)
+    bench.sender.accumulator = short = NoMemory(bench.accumulator)
+    deliveries = [bench.send("t", b"%d" % i * 20) for i in range(50)]
+    bench.drain()
+    assert not short.failures and not bench.accumulator.in_flight
+    assert {type(d.exception()) for d in deliveries} == {ProtocolError}
+    later = bench.send("t", b"x")
+    bench.drain()
+    assert later.result().offset == 0
 
 
 def test_one_record_too_large_for_the_topic_fails():
