@@ -366,8 +366,8 @@ cdef class AsyncRecordIterator:
     advance: an async function, called with the chunk that has ended, or with the one in use after RECORDS_PER_TURN records (it
     lets the event loop run then); answers as RecordIterator's. Cancelling an `await` of it takes no record. It is called too
     when `transform` raised LoadingWouldBlock, and has to load what that names; the record comes again.
-    Invariant: `pending` is the running `advance` coroutine, or None, and `waiting` the task that began it. Thread rule: the event loop's;
-    one task awaits at a time.
+    Invariants: `pending` is the running `advance` coroutine, or None, and `waiting` the task that began it; `given`: the iterator was handed out
+    as an awaitable that nobody has awaited, so that the next one is another object. Thread rule: the event loop's; one task awaits at a time.
     """
 
     cdef object __weakref__
@@ -376,6 +376,7 @@ cdef class AsyncRecordIterator:
     cdef object transform
     cdef object pending
     cdef object waiting
+    cdef bint given
     cdef int budget
     cdef Progress progress
 
@@ -394,12 +395,14 @@ cdef class AsyncRecordIterator:
 
     def __anext__(self):
         # Nothing is raised here: the interpreter's `anext` with a default does not look for it, and crashes.
-        return self if self.pending is None else _refused()
+        if self.given or self.pending is not None:
+            return self.another()
+        self.given = True
+        return self
 
     def __await__(self):
         # The task that waits comes again at each of its turns, where `anext` was given a default; a collection closes without any.
-        if self.pending is not None and task_of_now() not in (self.waiting, None):
-            refuse_another()
+        self.check_task()
         return self
 
     def __iter__(self):
@@ -408,6 +411,15 @@ cdef class AsyncRecordIterator:
     def __next__(self):
         # Replaced by fastq_iternext below; this one gives the type its slot.
         raise StopIteration
+
+    cdef object another(self):
+        """What is awaited where the iterator itself cannot be: who gathers two is to have two records, and one object is awaited once."""
+        return _refused() if self.pending is not None else _once_more(self)
+
+    cdef int check_task(self) except -1:
+        if self.pending is not None and task_of_now() not in (self.waiting, None):
+            refuse_another()
+        return 0
 
     cdef Record at_hand(self):
         """The next record of the current chunk, or None when `advance` must be asked."""
@@ -449,13 +461,14 @@ cdef class AsyncRecordIterator:
         cdef object answer
         cdef Record record
         cdef int status
+        self.given = False
         if self.pending is None:
             record = self.at_hand()
             if record is not None:
                 done[0] = 1
                 return record
+            self.waiting = task_of_now()    # first: a `pending` of nobody would have every task refused
             self.pending = self.advance(self.chunk)
-            self.waiting = task_of_now()
             value = None
         try:
             status = PyIter_Send(self.pending, value, &result)
@@ -479,6 +492,7 @@ cdef class AsyncRecordIterator:
     def throw(self, *error):
         """Part of the awaitable protocol: cancellation comes in here."""
         pending = self.pending
+        self.given = False
         if pending is None:
             if isinstance(error[0], BaseException):
                 raise error[0]
@@ -498,6 +512,7 @@ cdef class AsyncRecordIterator:
     def close(self):
         """Part of the awaitable protocol."""
         pending = self.pending
+        self.given = False
         self.pending = self.waiting = self.chunk = None
         if pending is not None:
             pending.close()
@@ -525,6 +540,12 @@ cdef int refuse_another() except -1:
 
 cdef object send_step(object self, object value, int* done):
     return (<AsyncRecordIterator>self).step(value, done)
+
+
+async def _once_more(AsyncRecordIterator iterator):
+    """The next record of an iterator whose own await is given away."""
+    iterator.check_task()  # here, as what an `await` raises before it begins is lost in native code
+    return await iterator
 
 
 async def _refused():

@@ -1,6 +1,8 @@
 """The iterators of both consumers over fetched records: who waits, who is refused, what comes again."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Awaitable
 
 import pytest
@@ -226,6 +228,53 @@ def test_two_awaitables_of_one_iterator_are_not_awaited_by_two_tasks() -> None:
         assert (await anext(iterator)).offset == 1
 
     asyncio.run(run())
+
+
+def test_records_that_are_gathered_are_one_each() -> None:
+    async def run() -> None:
+        iterator = async_iterator([fetched(batch(0)), fetched(batch(3))])
+        assert (await anext(iterator)).offset == 0
+        both = await asyncio.gather(anext(iterator), anext(iterator))
+        assert offsets(both) == [1, 2]
+        anext(iterator)  # which nobody awaits
+        assert [record.offset async for record in iterator] == [3, 4, 5]
+
+    asyncio.run(run())
+
+
+TASK_UNKNOWN = """
+import asyncio
+from fastq._native.consume import AsyncRecordIterator
+
+known, failures = asyncio.current_task, [1]
+
+def current_task():
+    if failures:
+        failures.pop()
+        raise MemoryError
+    return known()
+
+asyncio.current_task = current_task
+
+async def advance(chunk):
+    return None
+
+async def main():
+    iterator = AsyncRecordIterator(advance)
+    try:
+        await anext(iterator)
+    except MemoryError:
+        pass
+    else:
+        raise SystemExit("it was not asked which task waits")
+    assert await anext(iterator, None) is None
+
+asyncio.run(main())
+"""
+
+
+def test_an_error_before_anything_is_waited_for_leaves_the_iterator_to_the_next() -> None:
+    subprocess.run([sys.executable, "-c", TASK_UNKNOWN], check=True, timeout=60)
 
 
 async def of(awaitable: Awaitable[object]) -> object:
