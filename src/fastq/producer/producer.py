@@ -30,7 +30,7 @@ from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.producer_core import Delivery, SyncProducerCore
 from fastq._native.send_many import ManyDelivery
 from fastq._native.turn import Turn, holding, holding_last
-from fastq.errors import BufferTimeout, WaitTimeout
+from fastq.errors import BufferTimeout, ClientClosed, WaitTimeout
 from fastq.interceptors import ProducerRecord
 from fastq.net.blocking import BlockingDriver
 from fastq.producer import background, lifetime
@@ -307,15 +307,19 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
 
     @holding
     def _wait_done(self, batch: Batch, timeout: float | None) -> None:
-        """Wait until a batch is done; WaitTimeout when it is not in time. With timeout 0: only run callbacks."""
+        """Wait until a batch is done; WaitTimeout when it is not in time, ClientClosed in a callback of a close that is cut short. With
+        timeout 0: only run callbacks."""
         check_timeout(timeout)
         if batch.done:
             self._run_callbacks()
             return
         if self.accumulator.slow & FORKED:
             self._parts.check_usable()
-        if not self._wait(lambda: batch.done, timeout):
+        closing = threading.get_ident() == self._closing_thread  # as in flush
+        if not self._wait(lambda: bool(batch.done or (closing and self._cut_short)), timeout):
             raise WaitTimeout(f"no answer for {batch.partition.topic.name}-{batch.partition.index} within {timeout} s")
+        if not batch.done:
+            raise ClientClosed(self._cut_short)
 
     @holding
     def _run(self, operation: Calls[T]) -> T:

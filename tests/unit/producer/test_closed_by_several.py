@@ -115,26 +115,31 @@ def test_a_callback_and_the_closing_thread_do_not_wait_for_themselves():
     assert not first.is_alive() and len(closed) == 1
 
 
-def test_a_flush_in_a_callback_is_cut_short_with_the_close_that_it_holds_up():
+@pytest.mark.parametrize("waits", ["flush", "result"])
+def test_what_waits_in_a_callback_is_cut_short_with_the_close_that_it_holds_up(waits):
     producer = unreachable(delivery_timeout_ms=100_000)
     producer._start_background = lambda: None  # so that callbacks run in the thread that closes
     producer.accumulator.update_topic("t", 2)
-    flushing = threading.Event()
+    waiting, raised = threading.Event(), []
 
-    def flush(_):
-        flushing.set()
-        producer.flush()
+    def wait(_):
+        waiting.set()
+        try:
+            producer.flush() if waits == "flush" else stuck.result()
+        except ClientClosed as error:
+            raised.append(str(error))
 
     first, stuck = (producer.send("t", b"x", partition=index) for index in range(2))
-    first.add_done_callback(flush)
+    first.add_done_callback(wait)
     closing = Closing(producer)
     with producer._driver.lock:
         producer.accumulator.complete(next(iter(producer.accumulator.incomplete)), None, 5)
     producer._driver.wakeup()
-    assert flushing.wait(10)
+    assert waiting.wait(10)
     producer.close(0)
     closing.join(10)
     assert not closing.is_alive() and closing.error is None
+    assert ["closed with timeout=0" in text for text in raised] == [True] * (waits == "result")
     assert isinstance(stuck.exception(), ClientClosed)
 
 
