@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 COUNT = 3
 FIRST_PORT, PLACE, PLACES = 21000, 97, 120
+_places: dict[int, IO[bytes]] = {}
+"""This process's own, by their first ports, and the file that it holds each by."""
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody listens on, below those that the system gives away; two runs begin in different
-    places, or one takes what the other is about to use."""
-    for at in range(PLACES):
-        first = FIRST_PORT + (os.getpid() + at) % PLACES * PLACE
-        with ExitStack() as taken:
-            try:
-                for port in range(first, first + count):
-                    taken.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
+    """The first of so many ports in a row that nobody listens on, below those that the system gives away. No other process of tests is
+    given any of them while this one lives: nodes that start again are to find theirs."""
+    own = list(_places)
+    for first in [*own, *(FIRST_PORT + (os.getpid() + at) % PLACES * PLACE for at in range(PLACES))]:
+        if (first in own or _takes_place(first)) and _are_free(range(first, first + count)):
             return first
     raise OSError(f"no {count} free ports in a row")
+
+
+def _takes_place(first: int) -> bool:
+    file = (Path(tempfile.gettempdir()) / f"fastq-tests-port-{first}").open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return False
+    _places[first] = file
+    return True
+
+
+def _are_free(ports: Iterable[int]) -> bool:
+    with ExitStack() as taken:
+        try:
+            for port in ports:
+                one = taken.enter_context(socket.socket())
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before may still be ending
+                one.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class Nodes:
