@@ -183,6 +183,13 @@ def test_leave_group(server: HandlerBroker, version: int) -> None:
     server.run(work)
 
 
+def leave_of(member_id: str, version: int) -> LeaveGroupRequest:
+    """Of one member, as the version has it."""
+    if version < 3:
+        return LeaveGroupRequest(group_id="g", member_id=member_id)
+    return LeaveGroupRequest(group_id="g", members=[LeaveGroupRequest.MemberIdentity(member_id=member_id)])
+
+
 @pytest.mark.parametrize("version", [2, 5])
 def test_who_leaves_hears_so_once_that_is_on_disk(
     server: HandlerBroker, version: int, monkeypatch: pytest.MonkeyPatch
@@ -191,10 +198,7 @@ def test_who_leaves_hears_so_once_that_is_on_disk(
         joined = await handlers.stable()
         held: list[Any] = []
         log = handlers.broker.groups.shard("g").context.replica.log
-        request = LeaveGroupRequest(group_id="g", member_id=joined.member_id)
-        if version >= 3:
-            members = [LeaveGroupRequest.MemberIdentity(member_id=joined.member_id)]
-            request = LeaveGroupRequest(group_id="g", members=members)
+        request = leave_of(joined.member_id, version)
         with monkeypatch.context() as patch:
             patch.setattr(type(log.durability), "wait", lambda self, offset, callback: held.append(callback))
             leaving = asyncio.ensure_future(handlers.call(request, version))
@@ -219,10 +223,7 @@ def test_who_leaves_again_hears_so_when_the_first_does(
         joined = await handlers.stable()
         held: list[Any] = []
         log = handlers.broker.groups.shard("g").context.replica.log
-        request = LeaveGroupRequest(group_id="g", member_id=joined.member_id)
-        if version >= 3:
-            members = [LeaveGroupRequest.MemberIdentity(member_id=joined.member_id)]
-            request = LeaveGroupRequest(group_id="g", members=members)
+        request = leave_of(joined.member_id, version)
         with monkeypatch.context() as patch:
             patch.setattr(type(log.durability), "wait", lambda self, offset, callback: held.append(callback))
             first, again = [asyncio.ensure_future(handlers.call(request, version)) for _ in range(2)]

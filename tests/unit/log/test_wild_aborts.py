@@ -434,6 +434,18 @@ def test_an_only_entry_that_had_no_room_and_was_cut_off_leaves_no_file(tmp_path:
     assert world.told() == world.wanted()
 
 
+def _roll_and_stop(world: World, stop: str | None) -> None:
+    """Close the segment, with all of it on disk, and end as `stop` says; None: go on."""
+    world.log.roll(START_MS)
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    world.manager.write_checkpoints(world.log.dir, wait=True)
+    if stop == "clean":
+        assert world.manager.close()
+    elif stop == "crash":
+        crash(world.manager)
+
+
 def _damage_batch(log: Path, number: int, field: str) -> None:
     position = [position for position, _ in iter_headers(log.read_bytes(), strict=True)][number]
     at, wrong = {"length": (8, b"\x7f"), "checksum": (17, bytes(4))}[field]
@@ -454,14 +466,7 @@ def test_what_a_damaged_batch_said_of_aborted_transactions_is_kept(
         world.abort(producer)
     segment = world.log.active_segment
     path = Path(segment.path_of(TXN_INDEX_SUFFIX))
-    world.log.roll(START_MS)
-    world.log.flush()
-    world.log.dir.flusher.wait()
-    world.manager.write_checkpoints(world.log.dir, wait=True)
-    if stop == "clean":
-        assert world.manager.close()
-    elif stop == "crash":
-        crash(world.manager)
+    _roll_and_stop(world, stop)
     _damage_batch(Path(segment.log.path), batch, field)
     DAMAGES["cut within an entry"](path)
     if stop is not None:
@@ -491,14 +496,7 @@ def test_what_was_begun_in_a_segment_with_a_damaged_batch_is_known_in_the_next(
     world.log.roll(START_MS)
     world.end_transaction(20, first)
     path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
-    world.log.roll(START_MS)
-    world.log.flush()
-    world.log.dir.flusher.wait()
-    world.manager.write_checkpoints(world.log.dir, wait=True)
-    if stop == "clean":
-        assert world.manager.close()
-    elif stop == "crash":
-        crash(world.manager)
+    _roll_and_stop(world, stop)
     for snapshot in path.parent.glob("*.snapshot"):
         if int(snapshot.stem) <= int(path.stem):
             snapshot.unlink()
