@@ -122,7 +122,7 @@ unit: $(VENV)/.built $(VENV)/.test ## the tests that run in seconds
 	@$(PYTEST) tests/unit -m "not slow and not soak"
 
 soak: $(VENV)/.built $(VENV)/.test java kcat shells chromium ## the long tests at their full numbers, an hour and a half; results go to benchmarks/results/
-	@FASTQ_SOAK=1 bash -o pipefail -c '$(PYTEST) tests -n 2 --dist loadfile -m "soak or slow" -v --durations=0 --timeout 3600 -o faulthandler_timeout=4000 --disable-warnings | tee benchmarks/results/soak.txt'; long=$$?; \
+	@FASTQ_SOAK=1 bash -o pipefail -c '$(PYTEST) tests -n 3 $(BY_FILE) -m "soak or slow" -v --durations=0 --timeout 3600 -o faulthandler_timeout=4000 --disable-warnings | tee benchmarks/results/soak.txt'; long=$$?; \
 	  $(MAKE) -s test-nodes; nodes=$$?; \
 	  FASTQ_SOAK=1 $(PY) tools/sanitize.py && exit $$((long + nodes))
 

@@ -60,6 +60,20 @@ FIRST = (
     "test_operations.py",
 )
 """Files that take longest come first, by their own order (`--no-loadscope-reorder`): the last one begun is waited for by one worker."""
+FIRST_OF_SOAK = (
+    "test_spark_kills.py",
+    "test_simulation.py",
+    "test_cleaner_model.py",
+    "test_rolling_replacement.py",
+    "test_broker_nodes.py",
+    "test_raft_simulation.py",
+    "test_transactions_nodes.py",
+    "test_pipeline.py",
+    "test_log_model.py",
+    "test_java_histories.py",
+    "test_mirror_same_kill.py",
+)
+"""The same of `make soak`."""
 LONG_S, LAST_RESORT_S = 3600.0, 240.0
 """What a long form may take on a machine that others use too; how long after a test's own limit all ends."""
 
@@ -146,9 +160,11 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A long form ends when its work is done: its time is only for one that hangs. With FASTQ_NODES only the tests are left that say
     nothing of how many nodes there are."""
-    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+    soaks = os.environ.get("FASTQ_SOAK") == "1"
+    first = {name: place for place, name in enumerate(FIRST_OF_SOAK if soaks else FIRST)}
+    items.sort(key=lambda item: first.get(item.path.name, len(first)))
     for item in items:
-        if (os.environ.get("FASTQ_SOAK") == "1" or item.get_closest_marker("soak")) and limit_s(item) < LONG_S:
+        if (soaks or item.get_closest_marker("soak")) and limit_s(item) < LONG_S:
             item.add_marker(pytest.mark.timeout(LONG_S), append=False)
     if "FASTQ_NODES" not in os.environ:
         return

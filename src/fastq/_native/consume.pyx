@@ -417,8 +417,11 @@ cdef class AsyncRecordIterator:
         return _refused() if self.pending is not None else _once_more(self)
 
     cdef int check_task(self) except -1:
-        if self.pending is not None and task_of_now() not in (self.waiting, None):
-            refuse_another()
+        cdef object task
+        if self.pending is not None:
+            task = task_of_now()
+            if task is not None and task is not self.waiting:
+                refuse_another()
         return 0
 
     cdef Record at_hand(self):
