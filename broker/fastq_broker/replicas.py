@@ -133,8 +133,8 @@ class Replica:
             if self.shared is None:
                 self.shared = SharedPartition(self, replication)
         elif self.shared is not None:
-            self.shared.end(shared=False)
-            self.shared = None
+            shared, self.shared = self.shared, None  # who is sent away may wait here again at once
+            shared.end(shared=False)
         elif self.leader_epoch < 0:
             self.log.share(False)
         self.answers_later = self.synchronous or self.shared is not None

@@ -183,7 +183,7 @@ def test_timers_of_coordinators_leave_nothing(kind: str) -> None:
     heard: list[int] = []
 
     async def main() -> None:
-        replica: Any = SimpleNamespace(partition=0, leader_epoch=0)
+        replica: Any = SimpleNamespace(partition=0, leader_id=1, leader_epoch=0)
         context = ShardContext(replica, loop, Surroundings())
         for number in range(TIMES):
             context.call_later(0.0, partial(heard.append, number))

@@ -76,15 +76,15 @@ class CoordinatorRuntime(Generic[S]):
         Raises CoordinatorNotAvailable (and has the topic created), NotCoordinator, CoordinatorLoadInProgress.
         """
         partition = self.partition_for(key)
-        found = self._active.get(partition)
-        if found is not None:
-            return found[1]
+        shard = self.shard_of(partition)
+        if shard is not None:
+            return shard
         raise self._unavailable(partition)
 
     def shard_of(self, partition: int) -> S | None:
-        """The loaded shard of a partition; None when there is none here."""
+        """The loaded shard of a partition; None when there is none here, or it is about to be unloaded."""
         found = self._active.get(partition)
-        return None if found is None else found[1]
+        return found[1] if found is not None and found[0].current else None
 
     def shards(self) -> Iterator[S]:
         """The shards that are loaded here."""
@@ -108,6 +108,8 @@ class CoordinatorRuntime(Generic[S]):
                 self._waiting.remove(partition)
                 self._waiting.insert(0, partition)
             code, words = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is loading its state"
+        elif partition in self._active and self._active[partition][0].replica.leader_id == self._ports.node_id:
+            code, words = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is about to load its state anew"
         else:
             code, words = ErrorCode.NOT_COORDINATOR, "this broker does not lead the coordinator's partition"
         return error_for_code(code, words, topic=self.topic, partition=partition)

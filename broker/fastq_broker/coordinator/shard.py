@@ -53,11 +53,12 @@ class Shard(Protocol):
 class ShardContext:
     """What a shard may do to the world. Loop thread only.
 
-    Invariant: while `closed` is false the shard is the current state of the partition under `leader_epoch`.
+    Invariant: while it is `current` the shard is the current state of the partition under `leader_epoch`.
     """
 
     __slots__ = (
         "_clock",
+        "_led",
         "_loop",
         "_timers",
         "closed",
@@ -75,6 +76,7 @@ class ShardContext:
         self.replica = replica
         self.partition = replica.partition
         self.leader_epoch = replica.leader_epoch
+        self._led = replica.leader_id, replica.leader_epoch
         self.closed = False
         self.on_torn: Callable[[], object] = lambda: None
         """Has the shard read anew, of which nobody knows any more whether it is what the log says."""
@@ -82,6 +84,12 @@ class ShardContext:
         self._clock = here.clock
         self.new_name = here.new_name
         self._timers: set[Timer] = set()
+
+    @property
+    def current(self) -> bool:
+        """Whether this node coordinates by this still. A replica hears that it leads no more, or anew, and sends away who waits there,
+        before the coordinator unloads the shard."""
+        return not self.closed and (self.replica.leader_id, self.replica.leader_epoch) == self._led
 
     @property
     def record_bytes_max(self) -> int:
@@ -138,7 +146,7 @@ class ShardContext:
         transactional: bool,
         spare_bytes: int = 0,
     ) -> None:
-        if self.closed:
+        if not self.current:
             on_done(self._not_coordinator())
             return
         end_offset = -1

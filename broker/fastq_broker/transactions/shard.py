@@ -118,7 +118,8 @@ class TransactionShard:
 
     Invariants: `transactions` is what the log holds, `_ongoing` those of its ids that are in state ONGOING, each with the monotonic time
     until which it may stay open. An id is in `_writing` from the append of a transition until it is as durable as the log promises, and
-    then that transition is what `transactions` has; it is in `_given_up` too once nobody waits for that any more.
+    then that transition is what `transactions` has; it is in `_given_up` too once nobody waits for that any more. It is in `_unkept` while
+    what `transactions` has is in the log and not known to be kept: another leader may not have it.
     An id in a PREPARE_* state is either in `_writing`, or its markers are being written, or a retry is in `_retries`; `_failures`
     counts the attempts that failed.
     """
@@ -131,6 +132,7 @@ class TransactionShard:
         self._ongoing: dict[str, int] = {}
         self._writing: dict[str, Transaction | None] = {}
         self._given_up: set[str] = set()
+        self._unkept: set[str] = set()
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._retries: dict[str, Handle] = {}
         self._failures: dict[str, int] = {}
@@ -215,7 +217,7 @@ class TransactionShard:
         txn = self._known(transactional_id)
         self._check_idle(transactional_id)
         changed = rules.add_partitions(txn, producer_id, epoch, partitions, self._context.now_ms(), version)
-        if changed is txn:
+        if changed is txn and transactional_id not in self._unkept:
             reply(txn, None)
         else:
             self._write(changed, reply, SPARE_BYTES)
@@ -333,6 +335,10 @@ class TransactionShard:
     def _written(self, txn: Transaction, waiting: _Waiter, error: KafkaError | None) -> None:
         del self._writing[txn.transactional_id]
         self._given_up.discard(txn.transactional_id)
+        if error is None:
+            self._unkept.discard(txn.transactional_id)
+        elif self._is_current(txn):
+            self._unkept.add(txn.transactional_id)
         if waiting.timer is not None:
             waiting.timer.cancel()
         try:

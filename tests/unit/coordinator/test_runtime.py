@@ -293,6 +293,28 @@ def test_leadership_lost_and_won_again(bench: Any, tables: Tables) -> None:
     bench.run(work, tables)
 
 
+def test_a_partition_that_moves_is_used_no_more_before_it_is_unloaded(bench: Any, tables: Tables) -> None:
+    """Who waited for its replica was sent away first, asked again, and was told what only this node had; a record of the epoch before
+    came into the log of a follower."""
+
+    async def work(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        replica, number = shard.context.replica, shard.context.partition
+        end = replica.log.log_end_offset
+        for leader, error in ((99, NotCoordinator), (-1, NotCoordinator), (broker.node_id, CoordinatorLoadInProgress)):
+            replica.leader_id, replica.leader_epoch = leader, replica.leader_epoch + 1
+            with pytest.raises(error):
+                tables.runtime.shard_for("orders")
+            assert tables.runtime.shard_of(number) is None
+            assert isinstance(put(shard, [(b"a", b"1")]), NotCoordinator)
+        assert replica.log.log_end_offset == end and shard.events == ["loaded"]
+        tables.runtime.follow()
+        assert shard.events == ["loaded", "unloaded"]
+        assert put(await tables.shard("orders"), [(b"a", b"1")]) is None
+
+    bench.run(work, tables)
+
+
 def test_a_deleted_topic_is_unloaded_and_created_again(bench: Any, tables: Tables) -> None:
     async def work(broker: Broker) -> None:
         shard = await tables.shard("orders")

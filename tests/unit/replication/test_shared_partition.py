@@ -265,6 +265,23 @@ def test_records_that_too_few_have_say_so(tmp_path: Path) -> None:
     assert heard == [20]
 
 
+def test_who_waits_again_as_the_last_other_replica_goes_waits_for_this_one_alone(tmp_path: Path) -> None:
+    """It waited behind those who were sent away just then, and was never told."""
+    bench = Bench(tmp_path)
+    leader = bench.nodes[1]
+    leader.produce(b"a")
+    heard: list[int] = []
+
+    def told(error: KafkaError | None) -> None:
+        heard.append(0 if error is None else int(error.code))
+        if error is not None:
+            leader.replica.wait_committed(1, told)
+
+    leader.replica.wait_committed(1, told)
+    leader.replica.apply(bench.placed._replace(replicas=(1,), isr=(1,), leader_epoch=1, partition_epoch=9))
+    assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER, 0]
+
+
 def test_a_coordinator_tells_what_all_in_sync_have_however_few_they_are_by_now(tmp_path: Path) -> None:
     """Committed offsets could not be read for as long as too few were in sync."""
     bench = Bench(tmp_path, min_isr=2)

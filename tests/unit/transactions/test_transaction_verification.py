@@ -64,6 +64,18 @@ def test_an_addition_counts_once_it_is_on_disk(bench: Bench) -> None:
     assert ask(bench, Operation.ADD, A) == ({}, [])
 
 
+def test_an_addition_that_was_not_kept_lets_nothing_in(bench: Bench) -> None:
+    """A batch was acknowledged whose partition was in no transaction of the next coordinator: no marker ended it."""
+    bench.initialize()
+    bench.context.durable = False
+    refused, retries = ask(bench, Operation.ADD, A)
+    assert refused is None
+    bench.context.finish_appends(error_for_code(6, "led elsewhere by now"))
+    assert retries == [True]
+    bench.context.failure = error_for_code(16, "led elsewhere")
+    assert ask(bench, Operation.ADD, A) == ({A: 19}, [])
+
+
 def test_a_transaction_that_is_ending_is_waited_for(bench: Bench) -> None:
     bench.initialize()
     bench.add(1000, 0, A)

@@ -130,6 +130,23 @@ def test_a_decision_that_is_in_the_log_is_carried_out_however_its_write_ended(be
     assert bench.state() == "CompleteCommit"
 
 
+def test_partitions_whose_addition_was_not_kept_are_added_once_more(bench: Bench) -> None:
+    """Asked again, the coordinator confirmed what its next one did not have."""
+    producer = begun(bench)
+    bench.context.durable = False
+    assert bench.add(*producer, B) is None
+    bench.context.finish_appends(error_for_code(56, "the disk is gone"))
+    written = len(bench.context.log)
+    assert bench.add(*producer, B) is None
+    bench.context.finish_appends(error_for_code(56, "the disk is gone"))
+    assert bench.add(*producer, A) is None
+    bench.context.finish_appends()
+    assert len(bench.context.log) == written + 2
+    for place in (A, B):
+        assert isinstance(bench.add(*producer, place), Transaction)
+    assert len(bench.context.log) == written + 2
+
+
 @pytest.mark.parametrize("error", [None, error_for_code(20, "fewer are in sync by now")])
 def test_who_waits_for_a_write_waits_no_longer_than_a_transaction_may_be_open(
     bench: Bench, error: KafkaError | None
