@@ -118,8 +118,9 @@ class TransactionShard:
 
     Invariants: `transactions` is what the log holds, `_ongoing` those of its ids that are in state ONGOING, each with the monotonic time
     until which it may stay open. An id is in `_writing` from the append of a transition until it is as durable as the log promises, and
-    then that transition is what `transactions` has; it is in `_given_up` too once nobody waits for that any more. It is in `_unkept` while
-    what `transactions` has is in the log and not known to be kept: another leader may not have it.
+    then that transition is what `transactions` has, and who is told of it is in `_waiters`; the id is in `_given_up` too once nobody waits
+    for that any more. It is in `_unkept` while what `transactions` has is in the log and not known to be kept: another leader may not have
+    it.
     An id in a PREPARE_* state is either in `_writing`, or its markers are being written, or a retry is in `_retries`; `_failures`
     counts the attempts that failed.
     """
@@ -131,6 +132,7 @@ class TransactionShard:
         self._live = False
         self._ongoing: dict[str, int] = {}
         self._writing: dict[str, Transaction | None] = {}
+        self._waiters: dict[str, _Waiter] = {}
         self._given_up: set[str] = set()
         self._unkept: set[str] = set()
         self._waiting: dict[str, list[Callable[[], None]]] = {}
@@ -182,6 +184,12 @@ class TransactionShard:
         for handle in self._retries.values():
             handle.cancel()
         self._retries.clear()
+        waiters, self._waiters = self._waiters, {}
+        for transactional_id, waiting in waiters.items():
+            moved = refusal(
+                transactional_id, ErrorCode.NOT_COORDINATOR, "its partition is coordinated elsewhere by now"
+            )
+            reports.attempt("turning away who waits for a transaction", partial(waiting.tell, None, moved))
         for transactional_id in list(self._waiting):
             self._wake(transactional_id)
 
@@ -318,7 +326,7 @@ class TransactionShard:
         may be open: the transition goes on."""
         transactional_id = txn.transactional_id
         self._writing[transactional_id] = txn
-        waiting = _Waiter(reply)
+        waiting = self._waiters[transactional_id] = _Waiter(reply)
         records = [(encode_key(transactional_id), encode_value(txn))]
         self._context.append(records, partial(self._written, txn, waiting), spare_bytes=spare_bytes)
         if waiting.reply is not None:
@@ -334,6 +342,7 @@ class TransactionShard:
 
     def _written(self, txn: Transaction, waiting: _Waiter, error: KafkaError | None) -> None:
         del self._writing[txn.transactional_id]
+        self._waiters.pop(txn.transactional_id, None)
         self._given_up.discard(txn.transactional_id)
         if error is None:
             self._unkept.discard(txn.transactional_id)

@@ -130,6 +130,27 @@ def test_a_decision_that_is_in_the_log_is_carried_out_however_its_write_ended(be
     assert bench.state() == "CompleteCommit"
 
 
+def test_who_waits_for_a_write_is_told_when_the_partition_goes(bench: Bench) -> None:
+    """Where its leader stayed, as after a change of its replicas, they waited until those followed again, without a limit."""
+    producer = begun(bench)
+    bench.initialize("u")
+    bench.context.durable = False
+    answers: list[int] = []
+
+    def no_memory(txn: Transaction | None, error: KafkaError | None) -> None:
+        raise MemoryError("none left")
+
+    bench.shard.initialize("u", 60_000, None, no_memory)
+    bench.shard.end("t", *producer, True, 2, lambda txn, error: answers.append(code(error)))
+    called: list[bool] = []
+    assert bench.shard.wait_settled("t", lambda: called.append(True))
+    bench.shard.unloaded()
+    assert answers == [16] and called == [True]
+    bench.context.finish_appends()
+    bench.turn()
+    assert answers == [16] and called == [True] and not bench.world.markers
+
+
 def test_partitions_whose_addition_was_not_kept_are_added_once_more(bench: Bench) -> None:
     """Asked again, the coordinator confirmed what its next one did not have."""
     producer = begun(bench)
