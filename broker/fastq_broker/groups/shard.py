@@ -530,17 +530,25 @@ class GroupShard:
 
     def _run(self, group: Any) -> int:
         """Carry out what a classic group wants; groups of the other kind want nothing this way. Answers the last error with which it was
-        refused at once to be stored."""
+        refused at once to be stored. What one thing raises comes after the others are done: the group counts on each of them."""
         refusal: int = ErrorCode.NONE
+        failure: Exception | None = None
         while isinstance(group, ClassicGroup) and group.effects:
             effects, group.effects = group.effects, []
             for effect in effects:
-                if isinstance(effect, Answer):
-                    effect.waiter(effect.result)
-                elif isinstance(effect, Wake):
-                    self._deadlines.add(effect.at_ms, (group, effect.key))
-                else:
-                    refusal = self._store(group, effect) or refusal
+                try:
+                    if isinstance(effect, Answer):
+                        effect.waiter(effect.result)
+                    elif isinstance(effect, Wake):
+                        self._deadlines.add(effect.at_ms, (group, effect.key))
+                    else:
+                        refusal = self._store(group, effect) or refusal
+                except Exception as error:
+                    if failure is not None:
+                        failures.report("carrying out what a group wants", error)
+                    failure = failure or error
+        if failure is not None:
+            raise failure
         return refusal
 
     def _store(self, group: ClassicGroup, effect: Store) -> int:

@@ -281,6 +281,26 @@ def test_one_that_cannot_be_told_keeps_no_other_from_hearing(world: SlowWorld) -
     assert error_of(told) == error_of(committed) == ErrorCode.NOT_COORDINATOR
 
 
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_member_that_cannot_be_told_takes_nothing_from_its_group(world: SlowWorld, moves: bool) -> None:
+    """Those behind it were never answered, and nobody looked at them any more: they held the group for good."""
+    told: list[JoinResult] = []
+    for answer in (no_memory, told.append, told.append):
+        request = JoinRequest("", None, "client", "/host", 60_000, 10_000, "consumer", (("range", b""),), False, True)
+        world.shard.join("g", request, answer)
+    world.replicate()
+    if moves:
+        world.shard.unloaded()
+        assert [result.error for result in told] == [ErrorCode.NOT_COORDINATOR] * 2
+        return
+    with pytest.raises(MemoryError):
+        world.advance(10_000)
+    assert [result.error for result in told] == [0, 0]
+    assert len(world.groups["g"].members) == 3
+    world.advance(10_000)
+    assert not world.groups["g"].members
+
+
 def test_who_reads_hears_it_whatever_became_of_the_one_before(world: SlowWorld) -> None:
     commit(world)
     world.shard.when_durable(no_memory)
