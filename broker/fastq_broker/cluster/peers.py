@@ -2,7 +2,8 @@
 
 Rules
 - One request is on its way to each broker at a time; what is to be asked meanwhile goes together into the next one.
-- Whoever asks hears of each item once: the broker's response, or why there is none. Nothing is asked again here.
+- Whoever asks hears of each item once: the broker's response, or why there is none, as where there is no memory for the request. Nothing is
+  asked again here.
 - Each purpose has connections of its own: an answer that waits for followers must not keep others from being given.
 Source: InterBrokerSendThread, TransactionMarkerChannelManager, AddPartitionsToTxnManager.
 """
@@ -20,6 +21,7 @@ from fastq.errors import ClientClosed, ConnectionFailed, FastqError
 from fastq.metadata import Node
 from fastq.net.aio import AsyncDriver
 from fastq.protocol.message import Message
+from fastq_broker.log import failures
 from fastq_broker.surroundings import Surroundings
 
 T = TypeVar("T")
@@ -75,7 +77,8 @@ class Ask(Protocol):
 class PeerQueues(Generic[T]):
     """What waits to be asked of other brokers, for each of them. Loop thread only.
 
-    Invariant: a broker with items that wait has a request on its way, or one is made in the next turn of the loop.
+    Invariant: a broker with items that wait has a request on its way, or one is made in the next turn of the loop; it is in `_under_way`
+    then, with the items that are on their way.
     """
 
     def __init__(
@@ -87,31 +90,61 @@ class PeerQueues(Generic[T]):
         versions: tuple[int, int] | None = None,
     ) -> None:
         """`build` takes items out of what waits, one at least, and answers the request with them; `answered(items, response, error)`
-        is what came of it."""
+        is what came of it: each of them is told, whatever another one does with that. Where it raises it has told nobody, and is called
+        with the error."""
         self._ask = ask
         self._soon = soon
         self._build = build
         self._answered = answered
         self._versions = versions
         self._waiting: dict[int, deque[T]] = {}
-        self._busy: set[int] = set()
+        self._under_way: dict[int, list[T]] = {}
 
     def put(self, node_id: int, item: T) -> None:
         """Ask a broker for one thing more."""
+        if node_id not in self._under_way:
+            self._begin(node_id)
         self._waiting.setdefault(node_id, deque()).append(item)
-        if node_id not in self._busy:
-            self._busy.add(node_id)
-            self._soon(partial(self._send, node_id))
+
+    def _begin(self, node_id: int) -> None:
+        self._soon(partial(self._send, node_id))
+        self._under_way[node_id] = []
 
     def _send(self, node_id: int) -> None:
-        waiting = self._waiting.get(node_id)
-        if not waiting:
-            self._busy.discard(node_id)
-            self._waiting.pop(node_id, None)
-            return
-        request, items = self._build(waiting)
-        self._ask(node_id, request, partial(self._done, node_id, items), self._versions)
+        waiting = self._waiting.get(node_id, deque())
+        items = all_items = list(waiting)
+        try:
+            if waiting:
+                request, items = self._build(waiting)
+                self._under_way[node_id] = items
+                self._ask(node_id, request, partial(self._done, node_id, items), self._versions)
+        except Exception as failure:
+            failures.report(f"asking node {node_id}", failure)
+            waiting.clear()
+            self._under_way[node_id] = all_items
+            error = FastqError(f"no request to node {node_id} could be made: {failure!r}")
+            self._done(node_id, all_items, None, error)
+        else:
+            if not items:
+                self._end(node_id)
 
     def _done(self, node_id: int, items: list[T], response: Any, error: FastqError | None) -> None:
-        self._soon(partial(self._send, node_id))
-        self._answered(items, response, error)
+        if self._under_way.get(node_id) is not items:
+            return  # what failed after it was sent, and has been told so
+        try:
+            self._answered(items, response, error)
+        except Exception as failure:
+            failures.report(f"reading the answer of node {node_id}", failure)
+            if error is None:
+                error = FastqError(f"the answer of node {node_id} could not be read: {failure!r}")
+                self._answered(items, None, error)
+        finally:
+            self._end(node_id)
+
+    def _end(self, node_id: int) -> None:
+        """No request is on its way: the next one has what waits."""
+        del self._under_way[node_id]
+        if self._waiting.get(node_id):
+            self._begin(node_id)
+        else:
+            self._waiting.pop(node_id, None)

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
 from fastq.errors import ErrorCode, FastqError, KafkaError, error_for_code
 from fastq.protocol.messages import AddPartitionsToTxnRequest
 from fastq_broker.cluster.peers import PeerQueues
+from fastq_broker.log import failures
 
 from .transaction import Partition
 from .verification import Operation, Refusals, not_in_transaction, refusal_for
@@ -149,14 +151,18 @@ class Elsewhere:
             }
         for question in questions:
             said = codes.get(question.transactional_id, {})
-            if ErrorCode.CONCURRENT_TRANSACTIONS in said.values() and self._ask_again(question):
-                continue
-            question.refused = {
-                partition: refusal
-                for partition in question.partitions
-                if (refusal := _refusal(question, partition, said.get(partition), error)) is not None
-            }
-            question.retry(question)
+            place = "going on after the answer of another node's transaction coordinator"
+            failures.attempt(place, partial(self._tell, question, said, error))
+
+    def _tell(self, question: Question, said: Mapping[Partition, int], error: FastqError | None) -> None:
+        if ErrorCode.CONCURRENT_TRANSACTIONS in said.values() and self._ask_again(question):
+            return
+        question.refused = {
+            partition: refusal
+            for partition in question.partitions
+            if (refusal := _refusal(question, partition, said.get(partition), error)) is not None
+        }
+        question.retry(question)
 
     def _ask_again(self, question: Question) -> bool:
         """Ask once more, later, where there is time."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastq.errors import ErrorCode, FastqError, KafkaError, error_for_code
 from fastq.protocol.messages import WriteTxnMarkersRequest
 from fastq.values import NamedTuple
 from fastq_broker.cluster.peers import PeerQueues
+from fastq_broker.log import failures
 
 from .marker import Done, Marker
 from .transaction import Partition
@@ -77,7 +79,8 @@ def _answered(items: list[_Wanted], response: Any, error: FastqError | None) -> 
             for result in topic.partitions
         }
     for marker, partition, done in items:
-        done(_outcome(partition, codes.get((marker.producer_id, partition)), error))
+        outcome = _outcome(partition, codes.get((marker.producer_id, partition)), error)
+        failures.attempt("going on after a marker of another node's partition", partial(done, outcome))
 
 
 def _outcome(partition: Partition, code: int | None, error: FastqError | None) -> KafkaError | None:

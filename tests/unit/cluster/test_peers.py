@@ -91,6 +91,58 @@ def test_what_is_asked_again_from_an_answer_goes_into_the_next_request() -> None
     assert bench.asked == [(1, ["a"]), (1, ["a"])]
 
 
+@pytest.mark.parametrize("what", ["build", "ask", "kick"])
+def test_a_request_that_cannot_be_made_holds_up_no_other(what: str) -> None:
+    """That broker was asked nothing more, and who waited for its answer heard nothing."""
+    bench = Bench()
+    build, ask = bench.build, bench.ask
+
+    def failing_build(waiting: deque[str]) -> tuple[Any, list[str]]:
+        if what == "build":
+            waiting.popleft()
+            raise MemoryError("none left")
+        return build(waiting)
+
+    def failing_ask(node_id: int, request: Any, done: Any, versions: Any = None) -> None:
+        if what == "kick":  # it is on its way all the same
+            ask(node_id, request, done, versions)
+        raise MemoryError("none left")
+
+    bench.queues._build, bench.queues._ask = failing_build, failing_ask
+    for item in "ab":
+        bench.queues.put(1, item)
+    bench.take_turns()
+    ((items, response, error),) = bench.heard
+    assert items == ["a", "b"] and response is None and "node 1" in str(error)
+    late = bench.under_way.pop(1, None)
+    bench.queues._build, bench.queues._ask = build, ask
+    bench.queues.put(1, "c")
+    bench.take_turns()
+    if late is not None:
+        late("yes", None)
+    bench.answer(1, "yes")
+    assert bench.heard[1:] == [(["c"], "yes", None)]
+
+
+def test_an_answer_that_cannot_be_read_is_none() -> None:
+    bench = Bench()
+    answered = bench.answered
+
+    def failing(items: list[str], response: Any, error: FastqError | None) -> None:
+        if response is not None:
+            raise MemoryError("none left")
+        answered(items, response, error)
+
+    bench.queues._answered = failing
+    for item in "abc":
+        bench.queues.put(1, item)
+    bench.take_turns()
+    bench.answer(1, "yes")
+    ((items, _, error),) = bench.heard
+    assert items == ["a", "b"] and "node 1" in str(error)
+    assert bench.asked[1:] == [(1, ["c"])]
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_who_cannot_be_asked_is_said_later(closed: bool) -> None:
     async def scenario() -> None:

@@ -95,6 +95,20 @@ def test_each_partition_has_its_own_outcome() -> None:
     assert bench.outcomes == {(1000, "t", 0): 0, (1000, "t", 1): 6, (1000, "t", 2): -1}
 
 
+def test_one_that_cannot_be_told_keeps_no_other_from_hearing() -> None:
+    """The transactions behind it in the same answer stayed as they were, for good."""
+    bench = Bench()
+
+    def no_memory(error: KafkaError | None) -> None:
+        raise MemoryError("none left")
+
+    bench.sender.write(2, ("t", 0), COMMIT, no_memory)
+    bench.write(2, COMMIT, "t", 1)
+    bench.take_turns()
+    bench.requests[0][2](response((1000, "t", 0, 0), (1000, "t", 1, 0)), None)
+    assert bench.outcomes == {(1000, "t", 1): 0}
+
+
 def test_a_request_that_fails_fails_for_all_of_them() -> None:
     bench = Bench()
     bench.write(2, COMMIT, "t", 0)

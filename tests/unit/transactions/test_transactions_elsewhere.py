@@ -187,6 +187,19 @@ def test_who_is_not_answered_is_told_to_try_again() -> None:
     assert bench.ask(A) == {A: 19}
 
 
+def test_one_that_cannot_be_told_keeps_no_other_from_hearing() -> None:
+    bench = Bench()
+
+    def no_memory(answer: Answer | None) -> None:
+        raise MemoryError("none left")
+
+    bench.elsewhere.ask(lambda: 2, "other", 1000, 3, frozenset({C}), Operation.ADD, no_memory)
+    bench.ask(A)
+    bench.advance()
+    bench.respond(0, {"other": {C: 0}, "id": {A: 0}})
+    assert bench.refused() == {}
+
+
 def test_a_transaction_that_is_just_ending_is_asked_about_again_for_a_while() -> None:
     bench = Bench()
     bench.ask(A)
