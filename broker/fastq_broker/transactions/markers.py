@@ -67,15 +67,18 @@ class MarkerWriter:
 
         def done(partition: Partition, error: KafkaError | None) -> None:
             waiting.discard(partition)
-            if error is not None:
-                dropped = error.code in _NOTHING_TO_END or self._ports.image.partition(*partition) is None
-                if not dropped:
+            try:
+                if error is not None:
                     left.add(partition)
-                self._say(txn.transactional_id, partition, "left out" if dropped else "trying again", error)
-            if not waiting:
-                if timer is not None:
-                    timer.cancel()
-                on_done(frozenset(left))
+                    dropped = error.code in _NOTHING_TO_END or self._ports.image.partition(*partition) is None
+                    if dropped:
+                        left.discard(partition)
+                    self._say(txn.transactional_id, partition, "left out" if dropped else "trying again", error)
+            finally:  # whatever there is no memory for
+                if not waiting:
+                    if timer is not None:
+                        timer.cancel()
+                    on_done(frozenset(left))
 
         if not partitions:
             on_done(frozenset())

@@ -176,7 +176,7 @@ class TransactionShard:
                 logger.info(
                     "%s: writing the markers of a transaction in state %s", txn.transactional_id, txn.state.label
                 )
-                self._world.soon(partial(self._end_partitions, txn, txn.partitions))
+                self._begin_end(txn)
 
     def unloaded(self) -> None:
         """Another node goes on; who waits asks it."""
@@ -327,10 +327,17 @@ class TransactionShard:
         transactional_id = txn.transactional_id
         self._writing[transactional_id] = txn
         waiting = self._waiters[transactional_id] = _Waiter(reply)
-        records = [(encode_key(transactional_id), encode_value(txn))]
-        self._context.append(records, partial(self._written, txn, waiting), spare_bytes=spare_bytes)
-        if waiting.reply is not None:
-            waiting.timer = self._context.call_later(txn.timeout_ms / 1000, partial(self._overdue, txn, waiting))
+        try:
+            records = [(encode_key(transactional_id), encode_value(txn))]
+            self._context.append(records, partial(self._written, txn, waiting), spare_bytes=spare_bytes)
+            if waiting.reply is not None:
+                waiting.timer = self._context.call_later(txn.timeout_ms / 1000, partial(self._overdue, txn, waiting))
+        except Exception as error:
+            if self._waiters.get(transactional_id) is not waiting:  # it is written, and who was told of it has raised
+                raise
+            reports.report(f"writing to __transaction_state-{self._context.partition}", error)
+            failed = error_for_code(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"it could not be written: {error!r}")
+            self._written(txn, waiting, failed)
 
     def _overdue(self, txn: Transaction, waiting: _Waiter) -> None:
         """A transition is not known to be kept in time: nobody waits for it here any more."""
@@ -341,8 +348,10 @@ class TransactionShard:
             self._wake(txn.transactional_id)
 
     def _written(self, txn: Transaction, waiting: _Waiter, error: KafkaError | None) -> None:
+        if self._waiters.get(txn.transactional_id) is not waiting:
+            return  # told already: the shard went, or it failed inside once it was in the log
+        del self._waiters[txn.transactional_id]
         del self._writing[txn.transactional_id]
-        self._waiters.pop(txn.transactional_id, None)
         self._given_up.discard(txn.transactional_id)
         if error is None:
             self._unkept.discard(txn.transactional_id)
@@ -357,13 +366,26 @@ class TransactionShard:
                 waiting.tell(txn, None)
         finally:  # whatever the reply raises, as where there is no memory for it
             if error is None and txn.state in DECIDED:
-                self._world.soon(partial(self._end_partitions, txn, txn.partitions))
+                self._begin_end(txn)
             elif txn.state in DECIDED and self._is_current(
                 txn
             ):  # in the log, but not as safe as it has to be before a marker
                 self._later(txn, partial(self._write, txn, _ignore))
             else:
                 self._wake(txn.transactional_id)
+
+    def _begin_end(self, txn: Transaction) -> None:
+        self._world.soon(partial(self._take, txn, partial(self._end_partitions, txn, txn.partitions)))
+
+    def _take(self, txn: Transaction, step: Callable[[], None]) -> None:
+        """Take a step to the end of a decided transaction. One that raises is tried again: nobody else would end it."""
+        try:
+            step()
+        except Exception as error:
+            reports.report(f"ending transactions of __transaction_state-{self._context.partition}", error)
+            under_way = txn.transactional_id in self._writing or txn.transactional_id in self._retries
+            if self._is_current(txn) and not under_way:
+                self._later(txn, step)
 
     def _end_partitions(self, txn: Transaction, partitions: frozenset[Partition]) -> None:
         """Write the markers of a decided transaction into these partitions."""
@@ -377,7 +399,7 @@ class TransactionShard:
         if left:
             self._later(txn, partial(self._end_partitions, txn, left))
         else:
-            self._complete(txn)
+            self._take(txn, partial(self._complete, txn))
 
     def _complete(self, txn: Transaction) -> None:
         if self._is_current(txn):
@@ -395,11 +417,14 @@ class TransactionShard:
 
         def run() -> None:
             del self._retries[transactional_id]
-            step()
+            self._take(txn, step)
 
         failures = self._failures.get(transactional_id, 0)
         self._failures[transactional_id] = failures + 1
         delay_s = min(RETRY_S * 2 ** min(failures, 10), RETRY_MAX_S)
+        before = self._retries.pop(transactional_id, None)
+        if before is not None:  # of markers that were half asked for, and have ended all the same
+            before.cancel()
         self._retries[transactional_id] = self._context.call_later(delay_s, run)
         self._wake(transactional_id)
 

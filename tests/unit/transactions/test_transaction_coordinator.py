@@ -30,10 +30,12 @@ from fastq.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,
+    KafkaError,
     NotCoordinator,
     NotEnoughReplicas,
     ProducerFenced,
     TransactionAbortable,
+    error_for_code,
 )
 from fastq.protocol.frames import encode_request
 from fastq.protocol.messages import ProduceRequest, WriteTxnMarkersRequest
@@ -308,6 +310,24 @@ def test_markers_that_cannot_be_written_are_said_at_a_bounded_rate(
     assert len(lines) == 2
     assert "t-0, trying again" in lines[0]
     assert "399 times more" in lines[1]
+
+
+def test_a_marker_whose_failure_cannot_be_said_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there was no memory for the line in the log, who waited for the markers was never told."""
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError("none left")
+
+    ports: Any = SimpleNamespace(monotonic_ms=lambda: 0, image=SimpleNamespace(partition=lambda *at: at))
+    writer = MarkerWriter(ports)
+    asked: list[Callable[[KafkaError], None]] = []
+    monkeypatch.setattr(writer, "_write_anywhere", lambda at, marker, on_done: asked.append(on_done))
+    monkeypatch.setattr(writer, "_say", no_memory)
+    left: list[frozenset[Partition]] = []
+    writer.write_all(0, Transaction("id", 1, 60_000), frozenset({PLACE}), left.append)
+    with pytest.raises(MemoryError):
+        asked[0](error_for_code(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert left == [frozenset({PLACE})]
 
 
 async def markers_written(broker: Broker, txn: Transaction, *places: Partition) -> dict[Partition, int]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from fastq_broker.transactions import shard
 from fastq_broker.transactions.transaction import Transaction
 from transaction_fakes import Bench, begun, code, identity
 
@@ -108,6 +111,75 @@ def test_an_answer_that_cannot_be_made_holds_up_nobody_else(bench: Bench, ends: 
     bench.turn()
     assert called == [True]
     assert bench.state() == ("CompleteCommit" if ends else "Ongoing")
+
+
+def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool = False) -> None:
+    """There is no memory for the next call, or `after` it, for what follows."""
+    work = getattr(owner, name)
+
+    def failing(*given: Any, **options: Any) -> Any:
+        monkeypatch.setattr(owner, name, work)
+        if after:
+            work(*given, **options)
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+@pytest.mark.parametrize("what", ["encode_value", "append", "call_later"])
+def test_a_transition_that_fails_inside_holds_up_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It counted as being written until the next load: no other was let in, and no time-out ended the transaction."""
+    producer = begun(bench)
+    bench.context.durable = what == "encode_value"
+    once(monkeypatch, shard if what == "encode_value" else bench.context, what)
+    assert code(bench.add(*producer, B)) == 15
+    bench.context.durable = True
+    assert isinstance(bench.add(*producer, B), Transaction)
+    bench.context.finish_appends()
+    assert isinstance(bench.end(*producer, True), Transaction)
+    bench.turn()
+    assert bench.state() == "CompleteCommit"
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "after"),
+    [
+        ("world", "write_markers", False),
+        ("world", "write_markers", True),
+        ("context", "append", False),
+        ("shard", "encode_value", False),
+        ("transaction", "completed", False),
+    ],
+)
+def test_the_end_of_a_transaction_that_fails_inside_is_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str, name: str, after: bool
+) -> None:
+    """It stayed as it was until the next load, and with it what readers of committed records see."""
+    producer = begun(bench)
+    bench.end(*producer, True)
+    owners = {"world": bench.world, "context": bench.context, "shard": shard, "transaction": Transaction}
+    once(monkeypatch, owners[owner], name, after=after)
+    bench.turn()
+    assert (bench.state() == "CompleteCommit") == after
+    bench.context.advance(200)
+    bench.turn()
+    assert bench.state() == "CompleteCommit"
+    assert isinstance(bench.add(1000, 1, A), Transaction)
+
+
+def test_a_retry_that_fails_inside_is_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = begun(bench)
+    bench.world.unreachable = {A}
+    bench.end(*producer, True)
+    bench.turn()
+    bench.world.unreachable = set()
+    once(monkeypatch, bench.world, "write_markers")
+    bench.context.advance(200)
+    assert bench.state() == "PrepareCommit"
+    bench.context.advance(1000)
+    assert bench.state() == "CompleteCommit"
 
 
 def test_a_decision_that_is_in_the_log_is_carried_out_however_its_write_ended(bench: Bench) -> None:
