@@ -3,7 +3,8 @@
 Rules
 - One question is on its way at a time, in the order asked; what has to be asked again comes before the others.
 - Whom to ask is looked up for every question, in what raft knows. Without a leader, or without knowing where it listens, questions wait.
-- An answer with NOT_CONTROLLER anywhere in it, and a connection that fails, are no answers: the question is asked again.
+- An answer with NOT_CONTROLLER anywhere in it, and a connection that fails, are no answers: the question is asked again. So it is where
+  there is nothing to ask it with for a moment, as no memory or descriptor.
 - A question that has waited for its time without being answered ends with REQUEST_TIMED_OUT; one that is on its way is waited for, or, if
   it `moves_on`, asked of the next leader as soon as that one is known: the one before may stand still with its connection open.
 - What asking again does not mend ends at once: no shared version, a refused identity, a request that cannot be encoded.
@@ -39,6 +40,7 @@ from fastq.net.requests import VersionedRequest
 from fastq.protocol.api import APIS, api_name
 from fastq.protocol.message import Message, Struct
 from fastq.values import NamedTuple, Value
+from fastq_broker.log import failures
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.voters import Endpoint
 from fastq_broker.surroundings import Surroundings
@@ -350,12 +352,17 @@ class ControllerChannel:
                 effect.question.done(effect.response, effect.error)
             except Exception:
                 logger.exception("%s: an answer could not be made use of", self.machine.config.name)
-        elif isinstance(effect, Send):
-            self._send(effect)
-        else:
-            task = self._loop.create_task(self._call(effect))
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
+            return
+        try:
+            if isinstance(effect, Send):
+                self._send(effect)
+            else:
+                self._begin_call(effect)
+        except Exception as error:
+            name = api_name(effect.question.request.API_KEY)
+            failures.report(f"{self.machine.config.name}: asking {name}", error)
+            problem = ConnectionFailed(f"{name} could not be asked of the active controller: {error!r}")
+            self._answered(effect.question, None, problem)
 
     def _send(self, effect: Send) -> None:
         question = effect.question
@@ -371,6 +378,16 @@ class ControllerChannel:
             versions=question.versions,
         )
         self._network.kick()
+
+    def _begin_call(self, effect: Call) -> None:
+        call = self._call(effect)
+        try:
+            task = self._loop.create_task(call)
+        except Exception:
+            call.close()
+            raise
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
 
     async def _call(self, effect: Call) -> None:
         question, config = effect.question, self.machine.config

@@ -85,6 +85,14 @@ class DirectoryAssignments:
 
     def _send(self) -> None:
         self._turn = None
+        try:
+            self._tell()
+        except Exception as error:
+            failures.report("telling the controller where replicas lie", error)
+            self._under_way = False
+            self._take_turn(RETRY_S)
+
+    def _tell(self) -> None:
         by_directory: dict[bytes, dict[bytes, list[int]]] = {}
         for (topic_id, number), directory in list(self._wanted.items())[:PARTITIONS_MAX]:
             by_directory.setdefault(directory, {}).setdefault(topic_id, []).append(number)

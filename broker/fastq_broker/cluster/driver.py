@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from fastq.errors import FastqError
+from fastq.errors import ConnectionFailed, FastqError
 from fastq_broker.cluster.controller_channel import ControllerChannel
 from fastq_broker.cluster.lifecycle import Send
 from fastq_broker.log import failures
@@ -87,4 +87,9 @@ class LifeDriver(Generic[M]):
             self.machine.answered(effect.request, response, error, self.now())
             self.turn()
 
-        self.channel.ask(effect.request, done, timeout_s=effect.timeout_s)
+        try:
+            self.channel.ask(effect.request, done, timeout_s=effect.timeout_s)
+        except Exception as error:  # the machine waits for what becomes of it
+            failures.report("asking the controller about the life of this node", error)
+            problem = ConnectionFailed(f"the active controller could not be asked: {error!r}")
+            self.machine.answered(effect.request, None, problem, self.now())

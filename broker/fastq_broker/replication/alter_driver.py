@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from fastq.errors import ClientClosed, FastqError
@@ -16,7 +17,8 @@ from fastq.net.requests import VersionedRequest
 from fastq.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
 from fastq_broker.log import failures
 
-from .alter_partition import build_request
+from .alter_partition import PartitionKey, build_request
+from .isr import IsrChange
 from .shared import Replication
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class AlterPartitionDriver:
         self._loop = loop
         self._broker_epoch = broker_epoch
         self._turn: asyncio.Handle | None = None
+        self._asked: Mapping[PartitionKey, IsrChange] | None = None
         self._closed = False
         replication.ask = self._ask
 
@@ -64,8 +67,17 @@ class AlterPartitionDriver:
 
     def _send(self) -> None:
         self._turn = None
+        try:
+            self._ask_now()
+        except Exception as error:
+            failures.report("asking AlterPartition", error)
+            self._asked = None
+            self._replication.alter.failed(self._replication.monotonic_ms())
+            self._ask()
+
+    def _ask_now(self) -> None:
         replication = self._replication
-        changes = replication.alter.take(replication.monotonic_ms())
+        changes = self._asked = replication.alter.take(replication.monotonic_ms())
         if changes is None:
             self._ask()  # the loop's clock was early
             return
@@ -73,9 +85,17 @@ class AlterPartitionDriver:
         def build(version: int) -> AlterPartitionRequest:
             return build_request(changes, replication.node_id, self._broker_epoch(), version)
 
-        self._channel.ask(VersionedRequest(AlterPartitionRequest.API_KEY, build), self._answered)
+        self._channel.ask(VersionedRequest(AlterPartitionRequest.API_KEY, build), partial(self._answered, changes))
 
-    def _answered(self, response: AlterPartitionResponse | None, error: FastqError | None) -> None:
+    def _answered(
+        self,
+        changes: Mapping[PartitionKey, IsrChange],
+        response: AlterPartitionResponse | None,
+        error: FastqError | None,
+    ) -> None:
+        if changes is not self._asked:
+            return  # it was asked all the same, and is asked again
+        self._asked = None
         alter, now_ms = self._replication.alter, self._replication.monotonic_ms()
         if response is not None:
             for key, change, answer in alter.answered(response, now_ms):

@@ -74,8 +74,9 @@ class AlterPartitions:
         it is too early (see `due_ms`)."""
         if self._in_flight or not self._waiting or now_ms < self._not_before_ms:
             return None
+        changes = dict(self._waiting)
         self._in_flight, self._waiting = self._waiting, {}
-        return dict(self._in_flight)
+        return changes
 
     @property
     def due_ms(self) -> int | None:

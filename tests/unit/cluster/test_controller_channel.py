@@ -511,6 +511,37 @@ def test_a_node_without_a_controller_is_not_asked() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("here", [False, True])
+def test_a_question_that_cannot_be_asked_for_a_moment_is_asked_again(here: bool) -> None:
+    """It counted as being on its way for good: a broker sent no heartbeats any more, and was fenced until its restart."""
+
+    async def scenario() -> None:
+        place, controller = Place(), Controller(lambda request: OK)
+        place.leader = Leader(1 if here else 101, 1, await controller.start())
+
+        async def local(request: Message) -> Message:
+            return OK
+
+        channel = channel_of(place, local)
+        loop, send = channel._loop, channel._core.send
+
+        def restore() -> None:
+            channel._core.send, channel._loop = send, loop  # type: ignore[method-assign]
+
+        def no_memory(*_: Any, **options: Any) -> None:
+            restore()
+            raise MemoryError("none left")
+
+        channel._core.send = no_memory  # type: ignore[method-assign]
+        channel._loop = SimpleNamespace(create_task=no_memory)  # type: ignore[assignment]
+        answers = [asked(channel, BrokerHeartbeatRequest(), timeout_s=4) for _ in range(2)]
+        assert await asyncio.gather(*answers) == [OK, OK]
+        channel.close()
+        await controller.die()
+
+    run(scenario)
+
+
 def test_an_answer_that_cannot_be_made_use_of_stops_nothing() -> None:
     async def scenario() -> None:
         place = Place()

@@ -118,6 +118,23 @@ def test_what_failed_is_told_again_and_what_is_gone_is_not(monkeypatch: pytest.M
     run(scenario, monkeypatch)
 
 
+def test_what_cannot_be_told_for_a_moment_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: Bench) -> None:
+        ask = bench.ask
+
+        def no_memory(request: Any, done: Any) -> None:
+            monkeypatch.setattr(bench, "ask", ask)
+            raise MemoryError("none left")
+
+        monkeypatch.setattr(bench, "ask", no_memory)
+        bench.assignments.note((TOPIC, 0), ONE, TWO)
+        await until(lambda: len(bench.requests) == 1)
+        bench.answer(0)
+        assert len(bench.assignments) == 0
+
+    run(scenario, monkeypatch)
+
+
 def test_a_request_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directories, "PARTITIONS_MAX", 3)
 

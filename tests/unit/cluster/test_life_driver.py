@@ -128,6 +128,34 @@ def test_a_broker_lives_on_whatever_becomes_of_its_news() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
+def test_a_broker_lives_on_where_a_heartbeat_cannot_be_asked_for() -> None:
+    """It waited for the answer for good."""
+
+    async def scenario() -> None:
+        controller = Controller()
+        channel = channel_to(controller)
+        life = life_of()
+        driver = LifeDriver(life, channel, asyncio.get_running_loop(), lambda effect: None)
+        driver.start()
+        await until(lambda: len(controller.asked) > 3)
+        ask = channel.ask
+        failed: list[Any] = []
+
+        def no_memory(request: Any, done: Any, **options: Any) -> None:
+            channel.ask = ask  # type: ignore[method-assign]
+            failed.append(request)
+            raise MemoryError("none left")
+
+        channel.ask = no_memory  # type: ignore[method-assign]
+        await until(lambda: bool(failed))
+        count = len(controller.asked)
+        await until(lambda: len(controller.asked) > count + 1)
+        driver.close()
+        channel.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
 def test_what_news_lead_to_comes_after_them() -> None:
     async def scenario() -> None:
         news: list[Any] = []

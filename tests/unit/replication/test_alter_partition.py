@@ -147,3 +147,31 @@ def test_what_is_asked_in_one_turn_goes_in_one_request_and_again_until_it_is_ans
     channel.asked[3][1](None, UnsupportedVersion("not that one"))
     loop.pass_time(1)
     assert len(channel.asked) == 4
+
+
+def test_what_cannot_be_asked_for_a_moment_is_asked_again() -> None:
+    """It counted as being on its way for good: no follower left or joined those in sync any more."""
+    loop, channel = Loop(), Channel()
+    heard: list[int] = []
+    no_follow: Any = None
+    replication = Replication(1, {}.get, lambda: int(loop.now * 1000), lag_max_ms=1, follow=no_follow)
+    partition: Any = SimpleNamespace(answered=lambda change, answer: heard.append(answer.error_code))
+    replication.partitions = {(TOPIC, 0): partition}
+    any_loop: Any = loop
+    AlterPartitionDriver(replication, channel, any_loop, lambda: 100)
+    ask = channel.ask
+
+    def no_memory(request: Any, done: Any) -> None:
+        ask(request, done)  # it is on its way all the same
+        raise MemoryError("none left")
+
+    channel.ask = no_memory  # type: ignore[method-assign]
+    replication.alter.submit((TOPIC, 0), CHANGE)
+    replication.ask()
+    loop.pass_time()
+    channel.ask = ask  # type: ignore[method-assign]
+    loop.pass_time(RETRY_MS / 1000 + 0.002)
+    (_, late), (_, done) = channel.asked
+    late(AlterPartitionResponse(error_code=77), None)
+    done(told((TOPIC, 0)), None)
+    assert heard == [0] and replication.alter.due_ms is None
