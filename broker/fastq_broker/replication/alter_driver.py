@@ -77,10 +77,11 @@ class AlterPartitionDriver:
 
     def _ask_now(self) -> None:
         replication = self._replication
-        changes = self._asked = replication.alter.take(replication.monotonic_ms())
+        changes = replication.alter.take(replication.monotonic_ms())
         if changes is None:
             self._ask()  # the loop's clock was early
             return
+        self._asked = changes
 
         def build(version: int) -> AlterPartitionRequest:
             return build_request(changes, replication.node_id, self._broker_epoch(), version)
@@ -96,10 +97,17 @@ class AlterPartitionDriver:
         if changes is not self._asked:
             return  # it was asked all the same, and is asked again
         self._asked = None
+        try:
+            self._take(response, error)
+        finally:  # whatever waits goes on
+            self._ask()
+
+    def _take(self, response: AlterPartitionResponse | None, error: FastqError | None) -> None:
         alter, now_ms = self._replication.alter, self._replication.monotonic_ms()
         if response is not None:
             for key, change, answer in alter.answered(response, now_ms):
-                self._replication.answered(key, change, answer)
+                follow = partial(self._replication.answered, key, change, answer)
+                failures.attempt(f"following the answer to AlterPartition for partition {key[1]}", follow)
             if response.error_code:
                 code = response.error_code
                 failures.say(
@@ -112,4 +120,3 @@ class AlterPartitionDriver:
             alter.failed(now_ms)
             if not isinstance(error, ClientClosed):
                 failures.say(logger.warning, "AlterPartition", "AlterPartition failed: %s; it is asked again", error)
-        self._ask()

@@ -12,7 +12,7 @@ from fastq_broker.replication.isr import IsrChange
 from fastq_broker.replication.shared import Replication
 from shared_bench import Loop
 
-from fastq.errors import UnsupportedVersion
+from fastq.errors import KafkaStorageError, UnsupportedVersion
 from fastq.protocol.messages import AlterPartitionResponse
 
 TOPIC, OTHER = b"a" * 16, b"b" * 16
@@ -175,3 +175,33 @@ def test_what_cannot_be_asked_for_a_moment_is_asked_again() -> None:
     late(AlterPartitionResponse(error_code=77), None)
     done(told((TOPIC, 0)), None)
     assert heard == [0] and replication.alter.due_ms is None
+
+
+def test_a_partition_whose_log_is_gone_keeps_no_other_from_its_answer() -> None:
+    """The one behind it waited for its answer for good: no follower of it left or joined those in sync any more."""
+    loop, channel = Loop(), Channel()
+    heard: list[int] = []
+    no_follow: Any = None
+    replication = Replication(1, {}.get, lambda: int(loop.now * 1000), lag_max_ms=1, follow=no_follow)
+
+    def gone(*_: Any) -> None:
+        raise KafkaStorageError("the disk is gone")
+
+    bad: Any = SimpleNamespace(answered=gone)
+    good: Any = SimpleNamespace(answered=lambda change, answer: heard.append(answer.error_code))
+    replication.partitions = {(TOPIC, 0): bad, (TOPIC, 1): good}
+    any_loop: Any = loop
+    AlterPartitionDriver(replication, channel, any_loop, lambda: 100)
+
+    def submit(*numbers: int) -> None:
+        for number in numbers:
+            replication.alter.submit((TOPIC, number), CHANGE)
+            replication.ask()
+
+    submit(0, 1)
+    loop.pass_time()
+    submit(1)
+    channel.asked[0][1](told((TOPIC, 0), (TOPIC, 1)), None)
+    assert heard == [0]
+    loop.pass_time()
+    assert len(channel.asked) == 2
