@@ -16,6 +16,9 @@ STORE_ERRORS: dict[int, int] = {
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
 
+LED_ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+"""What a write that is under way ends with where its partition moves, or the broker stops: nothing to warn of."""
+
 
 def store_error(error: KafkaError) -> int:
     """The code for an error of the log."""

@@ -25,7 +25,7 @@ from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroup
 from fastq.values import NamedTuple
 from fastq_broker.controller import MetadataImage
 from fastq_broker.coordinator.deadlines import Deadlines
-from fastq_broker.coordinator.errors import store_error
+from fastq_broker.coordinator.errors import LED_ELSEWHERE, store_error
 from fastq_broker.coordinator.records import decode_key, record_type
 from fastq_broker.log import failures
 
@@ -58,8 +58,6 @@ OFFSET_TYPES = (0, 1)
 CLASSIC_TYPE = 2
 NEW_IDS_VERSION = 9
 """The version of OffsetCommit from which an unknown group has its own error (KIP-848)."""
-LED_ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_LEADER_OR_FOLLOWER})
-"""What a write that is under way ends with where its partition moves, or the broker stops: nothing to warn of."""
 
 
 class ShardSettings(NamedTuple):

@@ -2,8 +2,8 @@
 
 Rules
 - A transition counts once it is in the log: requests are answered then, and not before. While it is being written, other requests
-  for the id get CONCURRENT_TRANSACTIONS. Where that takes longer than a transaction may be open, it goes on, and all are told
-  COORDINATOR_NOT_AVAILABLE until it has ended.
+  for the id get CONCURRENT_TRANSACTIONS. Where that takes longer than a transaction may be open, or EXPIRY_S for an id that is being
+  forgotten, it goes on, and all are told COORDINATOR_NOT_AVAILABLE until it has ended.
 - EndTxn is answered when PREPARE_* is in the log. The markers follow in the next turn of the loop, before anything that the client
   can send after the answer; COMPLETE_* is written when all of them are. What cannot be reached is tried again.
 - A PREPARE_* that is found when the partition is loaded gets its markers (again): a decided transaction ends as decided.
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
-from fastq_broker.coordinator.errors import store_error
+from fastq_broker.coordinator.errors import LED_ELSEWHERE, store_error
 from fastq_broker.log import failures as reports
 
 from . import transaction as rules
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 RETRY_S: Final = 0.1
 """Before markers, or the end of a transaction, are tried again after a failure; doubles up to the other."""
 RETRY_MAX_S: Final = 2.0
+EXPIRY_S: Final = 30.0
+"""How long ids that are being forgotten are waited for: as long as Kafka waits for that (request.timeout.ms)."""
 SPARE_BYTES: Final = 64
 """Left below the largest batch when partitions are added: the record that ends the transaction names them all, and is a little longer
 (another producer id, a version). A transaction that could not be ended would never be."""
@@ -291,15 +293,31 @@ class TransactionShard:
             for name, txn in self.transactions.items()
             if txn.expired(now_ms, expiration_ms) and name not in self._writing
         ]
+        records = [(encode_key(name), None) for name in old]
         self._writing.update(dict.fromkeys(old))
-        self._context.append_in_parts([(encode_key(name), None) for name in old], partial(self._expired, old))
+        self._context.append_in_parts(records, partial(self._expired, old))
+        if self._being_forgotten(old):
+            self._context.call_later(EXPIRY_S, partial(self._expiry_overdue, old))
         return len(old)
 
+    def _being_forgotten(self, transactional_ids: list[str]) -> list[str]:
+        return [name for name in transactional_ids if self._writing.get(name, self) is None]
+
+    def _expiry_overdue(self, transactional_ids: list[str]) -> None:
+        """It is not known to be kept in time that these ids are forgotten: nobody waits for that here any more."""
+        late = self._being_forgotten(transactional_ids)
+        self._given_up.update(late)
+        for transactional_id in late:
+            self._wake(transactional_id)
+
     def _expired(self, transactional_ids: list[str], error: KafkaError | None) -> None:
-        if error is not None:
+        if error is not None and error.code not in LED_ELSEWHERE:
             logger.warning("__transaction_state-%d: cannot forget expired ids: %s", self._context.partition, error)
         for transactional_id in transactional_ids:
             del self._writing[transactional_id]
+            self._given_up.discard(transactional_id)
+            if error is None:
+                self._unkept.discard(transactional_id)
             self._wake(transactional_id)
 
     # -- transitions
@@ -438,7 +456,7 @@ class TransactionShard:
 
 
 def _ignore(txn: Transaction | None, error: KafkaError | None) -> None:
-    if error is not None:
+    if error is not None and error.code not in LED_ELSEWHERE:
         place = "transitions of transactions"
         reports.say(logger.warning, place, "a transition could not be written: %s", error)
 

@@ -392,6 +392,44 @@ def test_an_id_is_not_used_while_it_is_being_forgotten(bench: Bench) -> None:
     assert identity(bench.shard.transactions["t"]) == (1001, 0)
 
 
+def test_who_comes_back_as_an_id_is_being_forgotten_waits_no_longer_than_for_a_request(bench: Bench) -> None:
+    """CONCURRENT_TRANSACTIONS, and a batch that waited, for as long as the replicas did not follow."""
+    bench.initialize()
+    bench.context.advance(10)
+    bench.context.durable = False
+    bench.shard.expire(10)
+    called: list[bool] = []
+    assert bench.shard.wait_settled("t", lambda: called.append(True))
+    bench.context.advance(30_000 - 1)
+    assert not called and code(bench.initialize()) == CONCURRENT
+    bench.context.advance(1)
+    assert called == [True] and code(bench.initialize()) == 15
+    assert not bench.shard.wait_settled("t", lambda: None)
+    bench.context.finish_appends()
+    assert bench.initialize() is None
+    bench.context.advance(30_000)
+    assert code(bench.initialize()) == CONCURRENT
+    bench.context.finish_appends()
+    assert identity(bench.shard.transactions["t"]) == (1001, 0)
+
+
+@pytest.mark.parametrize(("error", "lines"), [(6, 0), (16, 0), (56, 1)])
+@pytest.mark.parametrize("what", ["expire", "abort"])
+def test_an_ordinary_move_warns_of_nothing(
+    bench: Bench, caplog: pytest.LogCaptureFixture, what: str, error: int, lines: int
+) -> None:
+    producer = begun(bench)
+    if what == "expire":
+        bench.end(*producer, True)
+        bench.turn()
+    bench.context.advance(70_000)
+    bench.context.durable = False
+    assert (bench.shard.expire(10) if what == "expire" else bench.shard.abort_timed_out()) == 1
+    with caplog.at_level("WARNING"):
+        bench.context.finish_appends(error_for_code(error, "it moves"))
+    assert len(caplog.records) == (lines if what == "expire" else 0)
+
+
 # -- another life
 
 
