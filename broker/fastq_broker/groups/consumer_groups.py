@@ -485,20 +485,27 @@ class ConsumerGroups:
         group.timer = self._context.call_later(delay_s, lambda: self._wake(group))
 
     def _wake(self, group: ConsumerGroup) -> None:
-        """Do what is due, then wait for what is due next."""
+        """Do what is due, then wait for what is due next; what fails inside is due again, as nothing else may have it looked at."""
         group.timer = None
         if self.groups.get(group.group_id) is not group:
             return
         now_ms = self.monotonic_ms()
+        try:
+            self._do_due(group, now_ms)
+        except Exception:
+            self._wake_at(group, now_ms + RETRY_MS)
+            raise
+
+    def _do_due(self, group: ConsumerGroup, now_ms: int) -> None:
         expired = [member_id for member_id in group.deadlines if self._is_expired(group, member_id, now_ms)]
         if expired:
             if not self._fence_in_parts(group, expired):
                 self._wake_at(group, now_ms + RETRY_MS)
                 return
         elif group.assignment_due_ms and group.assignment_due_ms <= now_ms:
-            group.assignment_due_ms = 0
             change = self.change(group)
             change.refresh_target()
+            group.assignment_due_ms = 0
             if not self.commit(change, lambda error: None):
                 group.assignment_due_ms = now_ms + RETRY_MS
         if self.groups.get(group.group_id) is not group:

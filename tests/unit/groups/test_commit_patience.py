@@ -9,6 +9,7 @@ import pytest
 from fastq_broker.coordinator.errors import store_error
 from fastq_broker.groups import shard
 from fastq_broker.groups.classic_member import JoinRequest, JoinResult, SyncResult
+from fastq_broker.groups.consumer_change import GroupChange
 from fastq_broker.groups.consumer_groups import ConsumerGroups
 from fastq_broker.groups.group import Committer
 from fastq_broker.groups.shard import Commit
@@ -299,6 +300,32 @@ def test_a_member_that_cannot_be_told_takes_nothing_from_its_group(world: SlowWo
     assert len(world.groups["g"].members) == 3
     world.advance(10_000)
     assert not world.groups["g"].members
+
+
+def test_a_group_that_cannot_be_looked_at_for_a_moment_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its only timer was gone: a member that died kept its partitions until somebody joined."""
+    world = World(session_timeout_ms=10_000)
+    world.topics(t=2)
+    world.join("a")
+    monkeypatch.setattr(world.consumers, "_fence_in_parts", no_memory)
+    with pytest.raises(MemoryError):
+        world.advance(10_000)
+    monkeypatch.undo()
+    world.advance(1000)
+    assert not world.group.members
+
+
+def test_a_target_that_cannot_be_worked_out_for_a_moment_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(assignment_interval_ms=1000)
+    world.topics(t=2)
+    world.join("a")
+    world.join("b")
+    monkeypatch.setattr(GroupChange, "refresh_target", no_memory)
+    with pytest.raises(MemoryError):
+        world.advance(1000)
+    monkeypatch.undo()
+    world.advance(1000)
+    assert world.group.target_epoch == 2
 
 
 def test_who_reads_hears_it_whatever_became_of_the_one_before(world: SlowWorld) -> None:
