@@ -51,7 +51,7 @@ from fastq_broker.controller.image import (
     MetadataImage,
     Record,
 )
-from fastq_broker.controller.quorum import MetadataQuorum
+from fastq_broker.controller.quorum import MetadataQuorum, closed_on_failure
 from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.replay import Replayer
 from fastq_broker.controller.snapshot import Batch, list_snapshots, read_snapshot
@@ -169,10 +169,9 @@ class Controller(Changes):
         of several takes part, and listeners hear of what is committed as it comes. `ports` are those that were bound, by listener;
         `client_config` is how to connect to other controllers; `on_fatal` hears why this node has left the quorum for good.
 
-        Comes before the logs are started, which takes away the marks of a clean stop that are looked for here.
-        ConfigError when the directories belong to another node, cluster or quorum, need features that this node
-        lacks, or have what would protect and is not honoured; MetadataError when the log is damaged. Listeners hear of
-        everything found, as one delta from nothing.
+        Comes before the logs are started, which takes away the marks of a clean stop that are looked for here. ConfigError when the
+        directories belong to another node, cluster or quorum, need features that this node lacks, or have what would protect and is not
+        honoured; MetadataError when the log is damaged. Listeners hear of everything found, as one delta from nothing.
         """
         if loop is not None:
             self._make_quorum(loop=loop, ports=ports, client_config=client_config)
@@ -182,9 +181,9 @@ class Controller(Changes):
             return self.image
         if not self._opened:
             self.read()
-        self.quorum.start()
-        for _ in range(2):  # what came before, and with what a leader begins
-            self.quorum.settle()
+        self._opened = False
+        self.quorum.lead()
+        self._opened = True
         return self.image
 
     def read(self) -> None:
@@ -204,24 +203,25 @@ class Controller(Changes):
         """Format what is new and open the log; `others`, where there are any: how they are reached."""
         self._clean_epoch = clean_shutdown_epoch([Path(directory) for directory in self.config.log_dirs])
         log = self._directory.open(self._clean_epoch, alone=not others)
-        self.quorum = MetadataQuorum(
-            self.config,
-            self._directory,
-            log,
-            clock=self.clock,
-            monotonic_ms=self.monotonic_ms,
-            on_news=self._news,
-            surroundings=self._here,
-            **others,
-        )
-        self.snapshots = SnapshotKeeper(
-            self.config,
-            log,
-            self.quorum.history,
-            monotonic_ms=self.monotonic_ms,
-            changed=self.quorum.disk.snapshots_changed,
-            threads=self._here.threads,
-        )
+        with closed_on_failure(log):
+            self.quorum = MetadataQuorum(
+                self.config,
+                self._directory,
+                log,
+                clock=self.clock,
+                monotonic_ms=self.monotonic_ms,
+                on_news=self._news,
+                surroundings=self._here,
+                **others,
+            )
+            self.snapshots = SnapshotKeeper(
+                self.config,
+                log,
+                self.quorum.history,
+                monotonic_ms=self.monotonic_ms,
+                changed=self.quorum.disk.snapshots_changed,
+                threads=self._here.threads,
+            )
         self.image = self.pending = MetadataImage(cluster_id=self._directory.cluster_id)
         self._replayer = Replayer(self.image)
 

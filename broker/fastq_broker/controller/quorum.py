@@ -43,6 +43,16 @@ READ_BYTES = 8 << 20
 Waiter = Callable[[FastqError | None], object]
 
 
+@contextmanager
+def closed_on_failure(log: PartitionLog) -> Iterator[None]:
+    """For what is made of a log that has been opened: where that fails the log does not stay open, nor says that all of it is on disk."""
+    try:
+        yield
+    except BaseException:
+        log.abandon()
+        raise
+
+
 class MetadataQuorum:
     """The metadata log as its one writer and its readers on this node see it. Event-loop thread only.
 
@@ -198,18 +208,25 @@ class MetadataQuorum:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """For what is done with the log before it takes part: where that fails nothing stays open, nor says that all of it is on disk."""
-        try:
-            yield
-        except BaseException:
-            self._driver.close()
-            self._log.abandon()
-            raise
+        """For what is done with the log until it is open: where that fails nothing stays open."""
+        with closed_on_failure(self._log):
+            try:
+                yield
+            except BaseException:
+                self._driver.close()
+                raise
 
     def start(self) -> None:
         """Take part; a voter that is alone leads when this returns."""
         self._driver.start()
         self._directory.drain()
+
+    def lead(self) -> None:
+        """Take part as the only voter: it leads when this returns, and all is committed. Raises KafkaStorageError."""
+        with self.reading():
+            self.start()
+            for _ in range(2):  # what came before, and with what a leader begins
+                self.settle()
 
     def close(self) -> None:
         """Close the log, with everything on disk, and take part no more."""

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from controller_support import APPEND, DELETE, SET, SUBTRACT, Clock, Open, change, directory, mark_clean
@@ -22,9 +23,11 @@ from fastq_broker.controller import (
     features,
 )
 from fastq_broker.controller.config_changes import ResourceChange
+from fastq_broker.controller.directory import MetadataDirectory
 from fastq_broker.controller.quorum import MetadataQuorum
 from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.snapshot import decode_batches
+from fastq_broker.log import PartitionLog
 from fastq_broker.log.files import FdBudget, Files
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
@@ -173,6 +176,46 @@ def test_metadata_that_is_not_taken_leaves_nothing_open_and_is_heard_of_once(
     controller.open()
     assert heard and len(set(heard)) == len(heard)
     controller.close()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (MetadataDirectory, "check_alone"),
+        (MetadataDirectory, "check_voters"),
+        (MetadataQuorum, "start"),
+        (MetadataQuorum, "settle"),
+    ],
+)
+def test_metadata_that_is_refused_while_it_is_opened_leaves_nothing_open(
+    open_controller: Open, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    """Its files stayed open behind the error until the end of the process."""
+    first = open_controller()
+    first.close()
+    logs: list[PartitionLog] = []
+    opened = MetadataDirectory.open
+
+    def opening(self: MetadataDirectory, *given: Any, **options: Any) -> PartitionLog:
+        logs.append(opened(self, *given, **options))
+        return logs[-1]
+
+    def refusing(*_: object, **options: object) -> None:
+        raise ConfigError("it is another's")
+
+    controller = Controller(first.config, clock=clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataDirectory, "open", opening)
+        patch.setattr(owner, name, refusing)
+        with pytest.raises(ConfigError, match="another's"):
+            controller.open()
+        controller.close()
+    (log,) = logs
+    assert not log.loaded and (directory(tmp_path) / ".in-use").exists()
+    assert owner is MetadataDirectory or controller.quorum.driver.closed
+    again = Controller(first.config, clock=clock)
+    assert again.open().cluster_id == first.cluster_id
+    again.close()
 
 
 def test_listeners_hear_of_every_change_and_of_what_was_there(tmp_path: Path, clock: Clock) -> None:
