@@ -206,7 +206,13 @@ class CoordinatorRuntime(Generic[S]):
         self._active[partition] = (context, shard)
         if count:
             logger.info("%s-%d: coordinating, %d records were read", self.topic, partition, count)
-        shard.loaded()
+        try:
+            shard.loaded()
+        except Exception as error:  # half of what it has to do would never be done
+            self._loading[partition] = self._active.pop(partition)
+            context.close()
+            failures.attempt(f"unloading {replica.log.path}", shard.unloaded)
+            self._load_failed(partition, context, error)
 
     def _reload(self, partition: int, context: ShardContext) -> None:
         if partition in self._active and self._active[partition][0] is context:

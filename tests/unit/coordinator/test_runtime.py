@@ -441,6 +441,30 @@ def test_what_fails_inside_while_it_is_written_is_read_anew(
     bench.run(scenario, tables)
 
 
+def test_one_that_fails_as_it_begins_is_tried_again_and_keeps_no_other_from_loading(
+    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys had half a coordinator, and those of partitions behind it one that was loading for good."""
+    monkeypatch.setattr("fastq_broker.coordinator.runtime.RETRY_S", 0.01)
+    loaded = Table.loaded
+    failures = [MemoryError("none left")]
+
+    def failing(self: Table) -> None:
+        if failures:
+            raise failures.pop()
+        loaded(self)
+
+    monkeypatch.setattr(Table, "loaded", failing)
+
+    async def work(broker: Broker) -> None:
+        for partition in range(4):
+            key = next(key for key in map(str, range(100)) if tables.runtime.partition_for(key) == partition)
+            assert (await tables.shard(key)).events == ["loaded"]
+
+    bench.run(work, tables)
+    assert failures == []
+
+
 def test_a_load_that_fails_is_tried_again(
     bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
