@@ -3,6 +3,7 @@
 Rules, after Kafka's Sender:
 - `run` is one turn: expire, look at the metadata, drain. It sends through the core and never waits.
 - A request holds at most one batch of a partition, and never more than max_request_size, unless one batch alone does.
+- The next request begins where one was full: else a partition that always has batches would leave no room to those behind it.
 - At most `max_in_flight` requests a broker, and batches a partition.
 - A batch gets its sequence when it is drained first (see identity.py) and keeps its order through retries.
 - Who is told that somebody else leads sends there at once (KIP-951, KAFKA-15415); if that does not help, after pauses that begin small.
@@ -48,9 +49,9 @@ from fastq.producer.produce_codec import (
     decode_produce,
     encode_produce,
 )
+from fastq.producer.producer_id import LOOK_AGAIN_S, ProducerIdRequests
 from fastq.producer.transactions import Transactions
 from fastq.protocol.api import ApiKey
-from fastq.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 from fastq.values import Value
 
 logger = logging.getLogger("fastq.producer")
@@ -61,8 +62,6 @@ ZSTD_VERSION = 7
 """Of Produce: the first that may carry it."""
 MOVED_BACKOFF_MS = 20
 """The first pause where a leader that was named refuses: it hears of its office a moment later than others."""
-LOOK_AGAIN_S = 0.02
-"""When to ask again for a broker that cannot take a request: nobody announces the end of a back-off."""
 
 
 class SenderSettings(Value, kw_only=True):
@@ -108,13 +107,11 @@ class Sender:
         self.requests_total = 0
         self.retries_total = 0
         self.errors_total = 0
-        self.fatal_error: FastqError | None = None
         self._lost_partitions: set[PartitionState] = set()  # of topics that were made anew with fewer
         self._moved: set[PartitionState] = set()  # that have another leader, and nothing came through yet
+        self._drain_from: dict[int, PartitionState] = {}  # by broker: the first that its last request had no room for
         self._generation = -1
-        self._id_requested = False
-        self._id_retry_at = 0.0
-        self._id_failures = 0
+        self._producer_id = ProducerIdRequests(core, settings, self.identity, self.troubles)
         self._next_at: float | None = None
 
     def _has_work(self) -> None:
@@ -203,7 +200,9 @@ class Sender:
         elif self.settings.idempotent:
             self.identity.step()
             if not self.identity.is_known and self.accumulator.incomplete:
-                self._request_producer_id(now)
+                due = self._producer_id.step(now, self._identified)
+                if due is not None:
+                    self._due(due)
         if self.accumulator.ready:
             self._drain(now)
             if self.transactions is not None:  # the drain may have met partitions that have to be added first
@@ -290,16 +289,21 @@ class Sender:
 
     def _drain_node(self, node_id: int, partitions: list[PartitionState], now: float) -> None:
         in_flight = self.core.in_flight(node_id)
+        first = self._drain_from.get(node_id)
+        if first is not None and first in partitions:
+            place = partitions.index(first)
+            partitions = partitions[place:] + partitions[:place]
         while partitions and in_flight < self.settings.max_in_flight:
             batches: list[Batch] = []
             size = 0
             waiting: list[PartitionState] = []
+            passed_over: list[PartitionState] = []
             for place, partition in enumerate(partitions):
                 if not self._may_drain(partition, now):
                     continue
                 head: Batch = partition.queue[0]
                 if batches and size + head.size_bytes > self.settings.max_request_size:
-                    waiting.extend(partitions[place:])
+                    passed_over = partitions[place:]
                     break
                 batches.append(self._take(partition))
                 size += head.size_bytes
@@ -307,9 +311,13 @@ class Sender:
                     waiting.append(partition)
             if not batches:
                 return
+            if passed_over:
+                self._drain_from[node_id] = passed_over[0]
+            else:
+                self._drain_from.pop(node_id, None)
             self._send(node_id, batches)
             in_flight += 1
-            partitions = waiting
+            partitions = passed_over + waiting
             if not self.core.can_send(node_id, now):
                 return
 
@@ -539,51 +547,10 @@ class Sender:
         if self.settings.idempotent:
             self.identity.was_split(batch, halves)
 
-    # -- producer id ----------------------------------------------------------------------------------------------
-
-    def _request_producer_id(self, now: float) -> None:
-        if self._id_requested:
-            return
-        if now < self._id_retry_at:
-            self._due(self._id_retry_at)
-            return
-        node_id = self.core.least_loaded(now)
-        if node_id is None or not self.core.can_send(node_id, now):
-            self._due(now + LOOK_AGAIN_S)
-            return
-        self._id_requested = True
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
-        self.core.send(
-            node_id,
-            request,
-            partial(self._identified, node_id),
-            timeout_s=self.settings.request_timeout_s,
-            versions=(0, 5),
-        )
-
-    def _identified(self, node_id: int, answer: InitProducerIdResponse | None, error: FastqError | None) -> None:
-        self._id_requested = False
+    def _identified(self, error: FastqError | None) -> None:
+        """A broker was asked for a producer id: without one, for good, nothing can be sent."""
         self.work = True
-        if answer is not None and answer.error_code:
-            error = error_for_code(
-                answer.error_code, broker=self.core.broker_label(node_id), api=ApiKey.INIT_PRODUCER_ID.name
-            )
-        if error is None and answer is not None:
-            self._id_failures = 0
-            self.troubles.over(ApiKey.INIT_PRODUCER_ID, self.core.clock())
-            self.fatal_error = None
-            self.identity.assume(answer.producer_id, answer.producer_epoch)
-            return
-        assert error is not None
-        self._id_failures += 1
-        pause = backoff_s(
-            self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms, self._id_failures, self.core.random
-        )
-        self._id_retry_at = self.core.clock() + pause
-        if isinstance(error, KafkaError) and error.retriable:
-            self.troubles.failed(ApiKey.INIT_PRODUCER_ID, "had", error, self.core.clock(), name="a producer id")
-        if not error.retriable:
-            self.fatal_error = error
+        if error is not None:
             for batch in list(self.accumulator.incomplete):
                 self._give_up(batch, error)
 

@@ -502,6 +502,22 @@ def test_in_flight_bounds():
     assert values_of(core)[0] == [b"%d" % i for i in range(2000)]
 
 
+@pytest.mark.parametrize("late", [[1], [2, 1], [1, 2, 3]])
+def test_a_partition_that_is_always_full_leaves_turns_to_the_others(late):
+    """Two heads never fit into one request."""
+    core = FakeCore(topics={"t": 4}, nodes=1)
+    bench = Bench(core, batch_size=900_000, grown=900_000, buffer_memory=64 << 20)
+    busy = bench.accumulator.topic("t").partitions[0]
+    deliveries = []
+    for turn in range(40):
+        while len(busy.queue) < 10:
+            bench.send("t", bytes(890_000), partition=0)
+        if turn == 1:
+            deliveries = [bench.send("t", bytes(890_000), partition=index) for index in late]
+        bench.turn()
+    assert [delivery.done() for delivery in deliveries] == [True] * len(late)
+
+
 def test_keyless_records_spread_over_partitions():
     core = FakeCore(topics={"t": 4})
     bench = Bench(core, batch_size=1000, grown=1000)
