@@ -321,13 +321,18 @@ class ConsumerCalls(Reading):
         self._changed()
 
     def _leave_group(self, reason: str, timeout: float | None = None) -> Steps[None]:
-        """Commit what is due, tell the listener, unless it is the one that leaves, and leave. Errors of leaving are nobody's concern."""
+        """Commit what is due, tell the listener, unless it is the one that leaves, and leave. Errors of leaving are nobody's concern.
+
+        What a member still has without a place in the group is lost: it belongs to others.
+        """
         group, told = self._group, self._in_listener
         if group is None:
             return
         yield from self._commit_and_wait(timeout)
-        owned = tuple(group.membership.owned) if group.membership is not None else ()
-        callback = group.callbacks.get(ChangeKind.REVOKE)
+        member = group.membership
+        owned = tuple(member.owned) if member is not None else ()
+        kind = ChangeKind.REVOKE if member is not None and member.generation >= 0 else ChangeKind.LOSE
+        callback = group.callbacks.get(kind)
         try:
             if owned and callback is not None and not told:
                 yield Tell(callback, sorted(owned))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,6 +100,35 @@ def test_a_member_whose_protocol_is_refused_loses_what_it_has_before_it_falls_ba
         assert session.take_error() is None
         session.apply(Change(ChangeKind.ASSIGN, (TopicPartition("t", 1),)))
         assert consumer.assignment() == [TopicPartition("t", 1)]
+
+
+@pytest.mark.parametrize("how", ["fenced", "too slow", "reset", "still a member"])
+@pytest.mark.parametrize("ends", [Consumer.close, Consumer.unsubscribe])
+def test_a_member_that_leaves_loses_what_it_has_no_place_for(how: str, ends: Callable[[Consumer], None]) -> None:
+    """To hear that it is revoked is to commit for it, over the new owner."""
+    harness, lost, revoked = Harness(), list[TopicPartition](), list[TopicPartition]()
+    with Consumer(group_id="g", bootstrap_servers="127.0.0.1:1", reconnect_backoff_ms=60_000) as consumer:
+        consumer.subscribe("t", on_lost=lost.extend, on_revoked=revoked.extend)
+        session = consumer._group
+        assert session is not None
+        member: Any = harness.member
+        if how == "reset":
+            session._protocol = "classic"
+            member = session._make_member()
+            member.member_id, member.generation, member.state, member.owned = "m", 7, State.STABLE, frozenset([TP])
+            member._reset(ErrorCode.UNKNOWN_MEMBER_ID)
+        else:
+            session._protocol = "consumer"
+            harness.join("t", assigned={T: [0]}, epoch=9)
+        session.membership = member
+        if how == "fenced":
+            harness.later()
+            harness.beat()
+            harness.answer(ErrorCode.FENCED_MEMBER_EPOCH)
+        elif how == "too slow":
+            member.overdue()
+        ends(consumer)
+    assert (lost, revoked) == (([], [TP]) if how == "still a member" else ([TP], []))
 
 
 def test_a_commit_before_the_first_call_for_records_is_told_what_to_do() -> None:
