@@ -452,13 +452,13 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         self._tell_lost()
         warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2)
 
-    def _close_at_exit(self) -> None:
+    def _close_at_exit(self) -> bool:
         """The program ends without close(): what the loop of a daemon thread is closing is waited for, as long as that may take, and one of
         a thread that Python is yet to wait for, as in a process of multiprocessing, is left to it. Else the loop is gone, and all that is
         left is to say what was lost, once."""
         thread = self._loop_thread
         if thread is not None and thread is not threading.current_thread() and thread.is_alive() and not thread.daemon:
-            return
+            return False
         try:
             if self._closing and self._loop is not None and self._loop.is_running():
                 config = self.config  # an open transaction is aborted, and what waits for its place is delivered
@@ -467,6 +467,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         finally:
             if not self._over.is_set():
                 self._tell_lost()
+        return True
 
     def _tell_lost(self) -> None:
         self._closing = True

@@ -3,7 +3,8 @@
 Rules: the hook runs when the main thread has ended, also after sys.exit and an unhandled exception, when the threads that Python waits for
 have ended too (they may still send, and what an executor was given is still carried out), and before daemon threads are stopped; it starts
 no thread (Python 3.12 forbids it by then). A process of multiprocessing ends without atexit: there it is before those threads are waited
-for, and an asyncio producer of one of them is left to it. A child of a fork has no producers here.
+for, and an asyncio producer of one of them is left to it. What they leave open is closed by one thread more, which Python waits for too.
+A child of a fork has no producers here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ logger = logging.getLogger("fastq.producer")
 class Closing(Protocol):
     """What can be left open."""
 
-    def _close_at_exit(self) -> None: ...
+    def _close_at_exit(self) -> bool:
+        """Deliver or tell what there is; False where that is left to a thread that goes on."""
 
 
 class Dropped(Closing, Protocol):
@@ -40,6 +42,7 @@ _dropped: dict[int, Callable[[], Dropped]] = {}
 _parts: dict[int, object] = {}
 _ending = False
 _pid_with_hook = -1
+_has_closer = False
 
 
 def register(producer: Closing, parts: object = None) -> None:
@@ -58,8 +61,40 @@ def _see_to_the_end() -> None:
     if module is None or module.parent_process() is None or _pid_with_hook == os.getpid():
         return
     _pid_with_hook = os.getpid()
-    with contextlib.suppress(AttributeError, RuntimeError):
-        threading._register_atexit(close_all)  # type: ignore[attr-defined]
+    try:
+        threading._register_atexit(_close_before_threads)  # type: ignore[attr-defined]
+    except AttributeError:
+        pass
+    except RuntimeError:  # a thread that Python waits for already makes the first one
+        _close_behind_threads()
+
+
+def _close_before_threads() -> None:
+    close_all()
+    if _awaited_threads():
+        _close_behind_threads()
+
+
+def _close_behind_threads() -> None:
+    global _has_closer
+    if _has_closer:  # two would wait for each other: a child has its parent's hook and one of its own
+        return
+    _has_closer = True
+
+    def close_behind() -> None:
+        while threads := _awaited_threads():
+            for thread in threads:
+                thread.join()
+        close_all()
+
+    with contextlib.suppress(RuntimeError):  # no more threads
+        threading.Thread(target=close_behind, name="fastq-at-exit").start()
+
+
+def _awaited_threads() -> list[threading.Thread]:
+    """Other threads that Python waits for at the end of a process."""
+    none = (threading.main_thread(), threading.current_thread())
+    return [thread for thread in threading.enumerate() if not thread.daemon and thread not in none]
 
 
 def keep(producer: Dropped) -> None:
@@ -91,20 +126,25 @@ def close_all() -> None:
     """Close what is open; an interrupt ends the waiting, not the counting of what is lost."""
     global _ending
     _ending = True
+    left = {}
     while _open:
-        _, found = _open.popitem()
+        key, found = _open.popitem()
         producer = found()
         if producer is None:
             continue
         try:
-            producer._close_at_exit()
+            if not producer._close_at_exit():
+                left[key] = found
         except (KeyboardInterrupt, SystemExit):
             continue
         except Exception:
             logger.exception("closing %r at exit failed", producer)
+    _open.update(left)
 
 
 def _forget() -> None:
+    global _has_closer
+    _has_closer = False
     _open.clear()
     _dropped.clear()
     _parts.clear()

@@ -559,7 +559,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
     def _wake_closer(self) -> None:
         self._driver.wakeup()
 
-    def _close_at_exit(self) -> None:
+    def _close_at_exit(self) -> bool:
         """Deliver everything when the program ends without close(), or in the middle of one of another thread."""
         try:
             self.close()
@@ -567,6 +567,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
             self._end_at_once(f"closing was interrupted by {type(error).__name__}")
             self._over.wait(CUT_SHORT_S)  # what another thread says of it
             raise
+        return True
 
     def _close_dropped(self) -> None:
         """The same for one that nobody has any more, in the background thread: there is nobody to raise to."""

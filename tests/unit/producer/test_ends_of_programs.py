@@ -70,6 +70,18 @@ ENDS = {
         process.start()
         process.join()
     """,
+    "a thread of a process of multiprocessing makes one when the main thread has ended": f"""
+        def work():
+            def late():
+                global producer
+                threading.main_thread().join()
+                producer = made()
+                {SEND}
+            threading.Thread(target=late).start()
+        process = multiprocessing.get_context("fork").Process(target=work)
+        process.start()
+        process.join()
+    """,
     "a thread exits": f"""
         producer = made()
         def work():
@@ -157,3 +169,38 @@ def test_an_asyncio_producer_of_a_thread_that_python_waits_for_goes_on(servers: 
     """
     done = run(servers, topic, program, "AsyncProducer")
     assert (count(servers, topic), done.stderr) == (COUNT, "")
+
+
+@pytest.mark.parametrize(("made_late", "outer"), [(False, ""), (True, ""), (False, "made()")])
+def test_what_an_asyncio_producer_of_such_a_thread_could_not_send_is_told_once(
+    servers: str, topic: str, made_late: bool, outer: str
+) -> None:
+    """Also in a process whose parent is one of multiprocessing, and had producers: their hooks are the child's too."""
+    program = f"""
+        async def end_of_main_thread():
+            while threading.main_thread().is_alive():
+                await asyncio.sleep(0.01)
+        def work():
+            begun = threading.Event()
+            async def main():
+                if {made_late}:
+                    begun.set()
+                    await end_of_main_thread()
+                producer = made()
+                await producer.partitions_for(topic)
+                begun.set()
+                await end_of_main_thread()
+                {SEND}
+            threading.Thread(target=lambda: asyncio.run(main())).start()
+            begun.wait()
+        def process(target):
+            process = multiprocessing.get_context("fork").Process(target=target)
+            process.start()
+            process.join()
+        def parent():
+            {outer}
+            process(work)
+        process(parent if {outer!r} else work)
+    """
+    done = run(servers, topic, program, "AsyncProducer")
+    assert done.stderr.count("100 records were not delivered: the AsyncProducer was not closed") == 1, done.stderr
