@@ -101,7 +101,7 @@ class BatchStream(_Taker):
         if self._exported:
             raise RuntimeError("this stream was taken already, and is read once: ask for another one")
         self._exported = True
-        return make_stream(self._advance, self._columns, self.close)
+        return make_stream(lambda: next(self, None), self._columns, self.close)
 
     def close(self) -> None:
         """Let go of what it reads from. Idempotent."""

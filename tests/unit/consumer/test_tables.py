@@ -276,6 +276,27 @@ def test_the_end_of_asyncio_batches_is_final(cluster: SocketCluster) -> None:
     asyncio.run(main())
 
 
+def test_the_end_of_batches_is_final_for_who_takes_arrow(cluster: SocketCluster) -> None:
+    with Consumer("logs", **options(cluster, auto_offset_reset="earliest")) as consumer:
+        stream = consumer.read_batches_to_end()
+        assert sum(map(len, stream)) == PARTITIONS * ROWS
+        consumer.seek_to_beginning()
+        assert stream.to_arrow().num_rows == 0
+        stream = consumer.read_batches_to_end()
+        begun = len(next(stream))
+        taker = pyarrow.RecordBatchReader.from_stream(stream)
+        begun += taker.read_next_batch().num_rows
+        stream.close()
+        assert taker.read_all().num_rows == 0
+        stream = consumer.read_batches_to_end()
+        stream.close()
+        assert stream.to_arrow().num_rows == 0
+        assert begun + consumer.read_batches_to_end().to_arrow().num_rows == PARTITIONS * ROWS
+    batches = iter(read_topic("logs", **options(cluster)))
+    batches.close()
+    assert batches.to_arrow().num_rows == 0
+
+
 ANEW = "the topic was deleted and made anew"
 
 
