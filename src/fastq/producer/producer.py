@@ -173,13 +173,15 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         """Send everything that is queued now, wait until the brokers have answered and callbacks have run, at most `timeout` seconds.
 
         A record that fails does not make flush fail: its delivery does. Raises WaitTimeout; nothing is lost by it. Called by a callback,
-        it does not wait for callbacks.
+        it does not wait for callbacks, and raises ClientClosed where that holds a close up which is cut short.
         """
         check_timeout(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         # In a callback that the closing thread runs, which waits for it: what cuts the close short cuts this short.
         closing = threading.get_ident() == self._closing_thread
         self._run(self._flush(timeout, closing=closing))
+        if closing and self._cut_short and self.accumulator.incomplete:
+            raise ClientClosed(self._cut_short)
         if not self._callbacks_ran(end):
             raise WaitTimeout(f"delivery callbacks were still running after {timeout} s")
 
