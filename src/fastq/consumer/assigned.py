@@ -54,7 +54,7 @@ MOVED_BACKOFF_MS = 20
 
 class AssignedPartitions:
     """Invariants: `buffered_bytes` is the sum over the partitions; `_order` holds every assigned partition once, the one handed out last
-    at its end. Thread rule: under the driver's lock.
+    at its end; so does `_fetch_order`, the one that records came for last at its end. Thread rule: under the driver's lock.
     """
 
     def __init__(
@@ -76,6 +76,9 @@ class AssignedPartitions:
         self._wall_clock_ms = wall_clock_ms
         self._random = rng
         self._order: deque[PartitionState] = deque()
+        self._fetch_order: dict[
+            PartitionState, None
+        ] = {}  # and not `partitions`, which metrics() of another thread may go through
         self._errors: deque[FastqError] = deque()
         self._questions: Counter[int] = Counter()  # on their way about where to begin or go on, by node
         self._generation = -1  # of the metadata that was looked at last
@@ -91,12 +94,14 @@ class AssignedPartitions:
             state.generation += 1
             self.buffered_bytes -= state.drop_chunks()
             self._order.remove(state)
+            del self._fetch_order[state]
             self.troubles.forget(tp)
         for tp in wanted:
             if tp not in self.partitions:
                 state = PartitionState(tp, self.config.max_partition_fetch_bytes, initial)
                 self.partitions[tp] = state
                 self._order.append(state)
+                self._fetch_order[state] = None
         self._generation = -1
 
     def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:

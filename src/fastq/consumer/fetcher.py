@@ -6,6 +6,8 @@ Rules
   records is handed out, for the partitions that have room.
 - While nothing arrives, requests are few, whatever a broker does: an answer without news that came before its time, an offset that is
   refused again and again, a session that is never known, each is followed by a pause that grows (test_fetch_budget counts).
+- Partitions are asked for in turns, those that records came for last behind the others: a broker without a session fills its answer in
+  the order of the request.
 - Everything prefetched, and everything that a fetch on its way may bring, stays below `prefetch_bytes_max`.
 - A partition's answer counts only if its generation is still the one that asked: seek, assign and reset drop the rest.
 Source: Kafka's Fetcher.
@@ -147,7 +149,7 @@ class Fetcher(AssignedPartitions):
             self._generation = self.metadata.generation
             self._check_leaders(now)
         self._tell_late(now)
-        due = [state for state in self.partitions.values() if not (state.requested or state.retry_at > now)]
+        due = [state for state in self._fetch_order if not (state.requested or state.retry_at > now)]
         if not due:
             return []
         resets: defaultdict[int, list[PartitionState]] = defaultdict(list)
@@ -444,6 +446,7 @@ class Fetcher(AssignedPartitions):
             leader_epoch=state.offset_epoch,
         )
         state.chunks.append(chunk)
+        self._fetch_order[state] = self._fetch_order.pop(state)
         state.buffered_bytes += chunk.size_bytes
         self.buffered_bytes += chunk.size_bytes
         if part.next_offset > offset:

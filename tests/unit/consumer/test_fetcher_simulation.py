@@ -1,9 +1,12 @@
 """The fetcher against a fake cluster, under a seed: every record once, in order, whatever happens in between."""
 
 import random
+from collections import Counter
+from itertools import repeat
 
 import pytest
 from consumer_fakes import FakeCluster, FakeLog
+from virtual_time import BATCH_BYTES, VirtualTime
 
 from fastq._native.columns import ConsumerBatch
 from fastq.consumer.config import ConsumerConfig
@@ -178,3 +181,29 @@ def test_every_record_once_and_in_order(seed: int) -> None:
     assert sim.fetcher.buffered_bytes == 0 or sim.fetcher.next_chunk() is None
     if sim.version >= 7:
         assert sim.cluster.incremental_fetches > 0
+
+
+def test_partitions_take_turns_at_a_broker_that_keeps_no_session() -> None:
+    """It fills its answer in the order in which they are asked for, and all have more than there is room for."""
+    time = VirtualTime(
+        max_partition_fetch_bytes=BATCH_BYTES,
+        fetch_max_bytes=20 * BATCH_BYTES,
+        prefetch_bytes_max=26 * BATCH_BYTES,
+    )
+    time.cluster.create("a", 38)
+    time.cluster.session_ids = repeat(0)  # type: ignore[assignment]
+    time.metadata.update(time.cluster.metadata())
+    for log in time.cluster.logs.values():
+        for _ in range(50):
+            log.append([(None, bytes(BATCH_BYTES - 80))])
+    time.fetcher.assign(time.cluster.logs)
+    handed: Counter[int] = Counter()
+    while len(handed) < 40:
+        time.run(0.001)
+        chunk = time.fetcher.next_chunk()
+        assert chunk is not None
+        chunk.take(100)
+        time.fetcher.release(chunk)
+        handed[chunk.partition] += 1
+        assert handed[chunk.partition] < 3
+    assert time.fetcher.partitions.keys() == time.cluster.logs.keys()
