@@ -334,9 +334,14 @@ cdef class Accumulator(BatchOwner):
         batch.accumulator = self
         batch.partition = partition
         batch.codec = partition.topic.codec
+        try:
+            self.incomplete[batch] = None
+            self.open_partitions[partition] = None
+        except BaseException:
+            self.incomplete.pop(batch, None)
+            batch.release()
+            raise
         partition.open_ = batch
-        self.open_partitions[partition] = None
-        self.incomplete[batch] = None
         self.attention = True
         if self.look_at_s:
             fastq_store(&self.watched_ns, <int64_t>(self.look_at_s * 1e9))
@@ -347,19 +352,18 @@ cdef class Accumulator(BatchOwner):
         cdef Batch batch = partition.open_
         cdef TopicState topic = partition.topic
         cdef Py_ssize_t share
+        if batch.codec:     # what may want memory first: the batch is open until it is in the queue
+            self.to_compress.append(batch)
+        else:
+            self.mark_ready(partition)
+        partition.queue.append(batch)
+        batch.state_ = BATCH_CLOSING if batch.codec else BATCH_READY
         partition.open_ = None
         self.open_partitions.pop(partition, None)
-        partition.queue.append(batch)
         self.batches_total += 1
         self.full_total += full
         self.records_total += batch.count
         self.bytes_total += batch.used
-        if batch.codec:
-            batch.state_ = BATCH_CLOSING
-            self.to_compress.append(batch)
-        else:
-            batch.state_ = BATCH_READY
-            self.mark_ready(partition)
         # What a batch may take of the memory when it is short: the open batches together a quarter. That a backlog fills the
         # memory is no reason for smaller batches: they would only add to it.
         share = self.pool.limit_bytes // (4 * (len(self.open_partitions) + 1))
@@ -448,12 +452,13 @@ cdef class Accumulator(BatchOwner):
 
     def take_head(self, PartitionState partition):
         """Move the first batch of the queue to the ones in flight and answer it."""
-        cdef Batch batch = partition.queue.popleft()
-        batch.state_ = BATCH_IN_FLIGHT
+        cdef Batch batch = partition.queue[0]
         place = len(partition.in_flight)
         while place > 0 and _before(batch, <Batch>partition.in_flight[place - 1]):
             place -= 1
-        partition.in_flight.insert(place, batch)
+        partition.in_flight.insert(place, batch)    # first, as this may want memory
+        partition.queue.popleft()
+        batch.state_ = BATCH_IN_FLIGHT
         self.in_flight += 1
         return batch
 

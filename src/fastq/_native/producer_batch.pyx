@@ -60,8 +60,8 @@ cdef class BatchOwner:
     cpdef mark_ready(self, PartitionState partition):
         """Put a partition among those that the sender looks at."""
         if not partition.in_ready:
-            partition.in_ready = True
             self.ready.append(partition)
+            partition.in_ready = True
 
 
 @cython.final

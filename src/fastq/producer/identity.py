@@ -102,9 +102,10 @@ class ProducerIdentity:
         if batch.base_sequence < 0:
             if not self._is_current(partition):
                 self._start_at_zero(partition)
+            following = advance_sequence(partition.next_sequence, len(batch))
+            self._window(partition).append(batch)  # what may want memory, before there is a number that is not counted
             batch.stamp(self.producer_id, self.epoch, partition.next_sequence, self.transactional)
-            partition.next_sequence = advance_sequence(partition.next_sequence, len(batch))
-            self._window(partition).append(batch)
+            partition.next_sequence = following
         elif not batch.sealed:
             batch.stamp(batch.producer_id, batch.producer_epoch, batch.base_sequence, self.transactional)
 

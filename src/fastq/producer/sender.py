@@ -20,7 +20,7 @@ from typing import Any
 
 from fastq import compression
 from fastq._native.accumulator import Accumulator
-from fastq._native.producer_batch import CLOSING, DONE, OPEN, Batch, PartitionState, TopicState
+from fastq._native.producer_batch import CLOSING, DONE, IN_FLIGHT, OPEN, Batch, PartitionState, TopicState
 from fastq.errors import (
     DeliveryTimeout,
     ErrorCode,
@@ -295,31 +295,46 @@ class Sender:
             partitions = partitions[place:] + partitions[:place]
         while partitions and in_flight < self.settings.max_in_flight:
             batches: list[Batch] = []
-            size = 0
-            waiting: list[PartitionState] = []
-            passed_over: list[PartitionState] = []
-            for place, partition in enumerate(partitions):
-                if not self._may_drain(partition, now):
-                    continue
-                head: Batch = partition.queue[0]
-                if batches and size + head.size_bytes > self.settings.max_request_size:
-                    passed_over = partitions[place:]
-                    break
-                batches.append(self._take(partition))
-                size += head.size_bytes
-                if partition.queue:
-                    waiting.append(partition)
+            try:
+                partitions = self._send_next(node_id, partitions, batches, now)
+            except BaseException:  # no memory: what is in flight has a request
+                for batch in batches:
+                    if batch.state == IN_FLIGHT:
+                        batch.attempts -= 1
+                        self.accumulator.requeue(batch)
+                raise
             if not batches:
                 return
+            in_flight += 1
+            if not self.core.can_send(node_id, now):
+                return
+
+    def _send_next(
+        self, node_id: int, partitions: list[PartitionState], batches: list[Batch], now: float
+    ) -> list[PartitionState]:
+        """Send one request, of `batches`, which are none where no partition may be drained; answers whose turn is next."""
+        size = 0
+        passed_over: list[PartitionState] = []
+        waiting: list[PartitionState] = []
+        for place, partition in enumerate(partitions):
+            if not self._may_drain(partition, now):
+                continue
+            head: Batch = partition.queue[0]
+            if batches and size + head.size_bytes > self.settings.max_request_size:
+                passed_over = partitions[place:]
+                break
+            batches.append(head)
+            self._take(partition)
+            size += head.size_bytes
+            if partition.queue:
+                waiting.append(partition)
+        if batches:
             if passed_over:
                 self._drain_from[node_id] = passed_over[0]
             else:
                 self._drain_from.pop(node_id, None)
             self._send(node_id, batches)
-            in_flight += 1
-            partitions = passed_over + waiting
-            if not self.core.can_send(node_id, now):
-                return
+        return passed_over + waiting
 
     def _may_drain(self, partition: PartitionState, now: float) -> bool:
         if not partition.queue or len(partition.in_flight) >= self.settings.max_in_flight:
@@ -332,14 +347,13 @@ class Sender:
             return False
         return not self.settings.idempotent or self.identity.may_drain(partition)
 
-    def _take(self, partition: PartitionState) -> Batch:
+    def _take(self, partition: PartitionState) -> None:
         batch = self.accumulator.take_head(partition)
+        batch.attempts += 1
         if self.settings.idempotent:
             self.identity.number(batch)
         elif not batch.sealed:
             batch.stamp(-1, -1, -1)
-        batch.attempts += 1
-        return batch
 
     def _send(self, node_id: int, batches: list[Batch]) -> None:
         oldest, newest = MIN_VERSION, MAX_VERSION
@@ -396,31 +410,40 @@ class Sender:
         if error is not None:
             self._failed(batches, error)
             return
-        if answer is None:  # acks=0: the request has left
-            for batch in batches:
-                self._came_through(batch)
-                self.accumulator.complete(batch)
-            return
-        if answer.throttle_time_ms > 0:
-            self.core.throttle(node_id, answer.throttle_time_ms / 1000, self.core.clock())
-        named = self._by_partition(answer)
+        named: Mapping[tuple[str | bytes, int], PartitionAnswer] = {}
+        if answer is not None:
+            if answer.throttle_time_ms > 0:
+                self.core.throttle(node_id, answer.throttle_time_ms / 1000, self.core.clock())
+            named = self._by_partition(answer)
         label = self.core.broker_label(node_id)
+        failure: Exception | None = None
         for batch, place in zip(batches, places, strict=True):
-            topic = batch.partition.topic
-            found = named.get(place)
-            if found is None:
-                problem = ProtocolError(
-                    "a Produce response leaves a partition out",
-                    broker=label,
-                    api="Produce",
-                    topic=topic.name,
-                    partition=batch.partition.index,
-                )
-                self._settle(batch, problem, -1)
-            elif found.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                self._acknowledge(batch, found)
-            else:
-                self._refused(batch, found, answer, label)
+            try:
+                if answer is None:  # acks=0: the request has left
+                    self._came_through(batch)
+                    self.accumulator.complete(batch)
+                else:
+                    self._told(batch, named.get(place), answer, label)
+            except Exception as error:  # the others have their answers all the same
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _told(self, batch: Batch, found: PartitionAnswer | None, answer: ProduceAnswer, label: str) -> None:
+        """What a broker says of one batch."""
+        if found is None:
+            problem = ProtocolError(
+                "a Produce response leaves a partition out",
+                broker=label,
+                api="Produce",
+                topic=batch.partition.topic.name,
+                partition=batch.partition.index,
+            )
+            self._settle(batch, problem, -1)
+        elif found.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            self._acknowledge(batch, found)
+        else:
+            self._refused(batch, found, answer, label)
 
     @staticmethod
     def _by_partition(answer: ProduceAnswer) -> Mapping[tuple[str | bytes, int], PartitionAnswer]:
@@ -468,12 +491,16 @@ class Sender:
             self._settle(batch, error, -1)
 
     def _settle(self, batch: Batch, error: FastqError, log_start_offset: int) -> None:
-        """Retry a batch or give it up. One that was split is in its halves by now, whatever failed behind that."""
+        """Retry a batch or give it up. One that was split is in its halves by now, and one in its queue goes again, whatever failed behind
+        that."""
         if batch.state == DONE or batch.children is not None:
             if self.settings.idempotent:
                 if batch.children is not None:
                     self.identity.was_split(batch, batch.children)
                 self.work = True
+            return
+        if batch.state != IN_FLIGHT:
+            self.accumulator.mark_ready(batch.partition)
             return
         batch.last_error = error
         batch.in_doubt = batch.in_doubt or leaves_in_doubt(error)

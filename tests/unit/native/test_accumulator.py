@@ -2,8 +2,6 @@
 
 import itertools
 import random
-import subprocess
-import sys
 import threading
 import time
 import zlib
@@ -427,84 +425,6 @@ def test_a_stream_looks_seldom_while_something_is_in_flight():
     while partition.in_flight:
         accumulator.complete(partition.in_flight[0])
     assert (accumulator.in_flight, accumulator.look_at_s) == (0, 0.0)
-
-
-SHORT = """
-import itertools, resource, time
-from fastq._native.accumulator import Accumulator
-from fastq._native.producer_core import SyncProducerCore
-
-class Core(SyncProducerCore):
-    def _attend(self): pass
-
-def split(room_bytes):
-    accumulator = Accumulator(buffer_memory=64 << 20, batch_size=8 << 20, batch_size_max=8 << 20, max_request_size=32 << 20,
-                              clock=time.monotonic, seed=1)
-    topic, core = accumulator.update_topic("t", 1), Core(accumulator)
-    deliveries = [core.send("t", b"x" * 3_000_000), core.send("t", b"y" * 3_000_000)]
-    accumulator.close_all()
-    batch = accumulator.take_head(topic.partitions[0])
-    accumulator.requeue(batch)
-    used = accumulator.pool.used_bytes
-    now = int(open("/proc/self/statm").read().split()[0]) * 4096
-    resource.setrlimit(resource.RLIMIT_AS, (now + room_bytes, resource.RLIM_INFINITY))
-    try:
-        accumulator.split(batch, None)
-    except MemoryError:
-        assert accumulator.pool.used_bytes == used and batch.children is None and list(topic.partitions[0].queue) == [batch]
-        short = True
-    else:
-        short = False
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    for each in list(accumulator.incomplete):
-        accumulator.complete(each, ValueError("expired"))
-    assert [str(each.exception(0)) for each in deliveries] == ["expired"] * 2
-    return short
-
-assert split(1 << 20) and split(5 << 20), "neither half has room, and only the first"
-assert not split(64 << 20)
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_split_for_which_there_is_no_memory_changes_nothing():
-    subprocess.run([sys.executable, "-c", SHORT], check=True, timeout=60)
-
-
-def test_a_split_that_an_allocation_fails_in_changes_nothing():
-    testcapi = pytest.importorskip(
-        "_testcapi", reason="this Python lacks what its own tests have for failing allocations"
-    )
-    outcomes = []
-    for at in range(1, 80):
-        core = Core(batch_size=2000, batch_size_max=2000)
-        deliveries = [core.send("t", b"%d" % i * 20) for i in range(100)]
-        core.accumulator.close_all()
-        partition = core.topic.partitions[0]
-        before = list(partition.queue)
-        batch = core.accumulator.take_head(partition)
-        batch.stamp(3, 0, 7)
-        data = b"".join(batch.buffers())
-        core.accumulator.requeue(batch)
-        used = core.accumulator.pool.used_bytes
-        testcapi.set_nomemory(at, at + 1)
-        try:
-            core.accumulator.split(batch, None)
-        except MemoryError:
-            testcapi.remove_mem_hooks()
-            assert list(partition.queue) == before and list(core.accumulator.incomplete) == before
-            assert batch.children is None and b"".join(batch.buffers()) == data
-            assert core.accumulator.pool.used_bytes == used
-        finally:
-            testcapi.remove_mem_hooks()
-        outcomes.append(batch.children is None)
-        parts = [batch] if batch.children is None else batch.children
-        assert list(partition.queue) == list(core.accumulator.incomplete) == [*parts, *before[1:]]
-        core.accumulator.abort(ValueError("expired"))
-        assert {str(each.exception(0)) for each in deliveries} == {"expired"}
-        assert (core.accumulator.pool.used_bytes, core.accumulator.buffered_records) == (0, 0)
-    assert any(outcomes) and not outcomes[-1]
 
 
 def test_a_batch_that_was_split_has_the_fate_of_its_halves_alone():

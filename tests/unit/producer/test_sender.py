@@ -12,8 +12,7 @@ from fastq._native.accumulator import Accumulator
 from fastq._native.producer_core import SyncProducerCore
 from fastq._native.records import read_header
 from fastq.compression import compress
-from fastq.errors import DeliveryTimeout, InvalidTimestamp, MessageTooLarge, ProtocolError
-from fastq.producer import sender
+from fastq.errors import DeliveryTimeout, InvalidTimestamp, MessageTooLarge
 from fastq.producer.sender import Sender, SenderSettings
 from fastq.protocol.messages import InitProducerIdResponse
 
@@ -302,90 +301,6 @@ def test_too_large_a_batch_is_halved_until_it_fits():
         assert [d.result().offset for d in deliveries] == list(range(200))
         assert [b.take_callbacks() for b in bench.accumulator.callbacks] == [[(150, called.append, deliveries[150])]]
         assert bench.accumulator.pool.used_bytes == 0
-
-
-def test_halving_goes_on_once_there_is_memory_and_whatever_a_compressor_does(monkeypatch, caplog):
-    shortages, failures, tried_at = [1] * 3, [], []
-    decompress = sender._decompress
-
-    def short(codec, data):
-        if shortages:
-            shortages.pop()
-            tried_at.append(core.now)
-            raise MemoryError
-        return decompress(codec, data)
-
-    def failing(codec, data):
-        if failures:
-            failures.pop()
-            raise ValueError("no")
-        return compress(codec, data)
-
-    monkeypatch.setattr(sender, "_decompress", short)
-    core = FakeCore(max_bytes=700)
-    bench = Bench(core, codec=4, batch_size=20000, compressor=failing, retry_backoff_ms=200, retry_backoff_max_ms=1000)
-    values = [Random(i).randbytes(60) for i in range(50)]
-    deliveries = [bench.send("t", value) for value in values]
-    bench.accumulator.close_all()
-    bench._attend()
-    failures += [1] * 2
-    bench.drain()
-    assert not shortages and not failures
-    assert all(later - earlier >= 0.16 for earlier, later in itertools.pairwise(tried_at)), "it pauses in between"
-    assert values_of(core)[0] == values
-    assert [d.result().offset for d in deliveries] == list(range(50))
-    assert caplog.text.count("there is no memory to halve it") == 3
-
-
-@pytest.mark.parametrize("codec", [0, 4])
-def test_a_batch_is_not_called_delivered_where_its_answer_fails_behind_the_split(monkeypatch, codec):
-    core = FakeCore(max_bytes=700)
-    bench = Bench(core, codec=codec, batch_size=20000, retries=0)
-    deliveries = [bench.send("t", Random(i).randbytes(60)) for i in range(50)]
-    was_split, tried = bench.sender.identity.was_split, []
-
-    def failing(batch, halves):
-        tried.append(batch)
-        if len(tried) == 1:
-            raise MemoryError
-        assert not any(delivery.done() for delivery in deliveries)
-        was_split(batch, halves)
-        monkeypatch.undo()
-
-    monkeypatch.setattr(bench.sender.identity, "was_split", failing)
-    bench.drain()
-    assert len(tried) == 2 and tried[0] is tried[1], "the window of a broker is told of the halves all the same"
-    assert [d.result().offset for d in deliveries] == list(range(50))
-    assert bench.accumulator.buffered_records == 0
-
-
-class NoMemory:
-    """An accumulator with no memory for its first `requeue`."""
-
-    def __init__(self, accumulator):
-        self._accumulator, self.failures = accumulator, [1]
-
-    def __getattr__(self, name):
-        return getattr(self._accumulator, name)
-
-    def requeue(self, batch):
-        if self.failures:
-            self.failures.pop()
-            raise MemoryError
-        self._accumulator.requeue(batch)
-
-
-def test_a_batch_that_cannot_be_put_back_to_be_halved_is_not_left_in_flight():
-    core = FakeCore(max_bytes=700)
-    bench = Bench(core, batch_size=20000)
-    bench.sender.accumulator = short = NoMemory(bench.accumulator)
-    deliveries = [bench.send("t", b"%d" % i * 20) for i in range(50)]
-    bench.drain()
-    assert not short.failures and not bench.accumulator.in_flight
-    assert {type(d.exception()) for d in deliveries} == {ProtocolError}
-    later = bench.send("t", b"x")
-    bench.drain()
-    assert later.result().offset == 0
 
 
 def test_one_record_too_large_for_the_topic_fails():

@@ -1,0 +1,183 @@
+"""The accumulator where there is no memory: a batch is always open, in its queue, in flight or done, and counted once."""
+
+import subprocess
+import sys
+from collections import deque
+
+import pytest
+from test_accumulator import Core
+
+from fastq._native.producer_batch import IN_FLIGHT, READY
+
+
+@pytest.fixture
+def testcapi():
+    return pytest.importorskip("_testcapi", reason="this Python lacks what its own tests have for failing allocations")
+
+
+SHORT = """
+import itertools, resource, time
+from fastq._native.accumulator import Accumulator
+from fastq._native.producer_core import SyncProducerCore
+
+class Core(SyncProducerCore):
+    def _attend(self): pass
+
+def split(room_bytes):
+    accumulator = Accumulator(buffer_memory=64 << 20, batch_size=8 << 20, batch_size_max=8 << 20, max_request_size=32 << 20,
+                              clock=time.monotonic, seed=1)
+    topic, core = accumulator.update_topic("t", 1), Core(accumulator)
+    deliveries = [core.send("t", b"x" * 3_000_000), core.send("t", b"y" * 3_000_000)]
+    accumulator.close_all()
+    batch = accumulator.take_head(topic.partitions[0])
+    accumulator.requeue(batch)
+    used = accumulator.pool.used_bytes
+    now = int(open("/proc/self/statm").read().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (now + room_bytes, resource.RLIM_INFINITY))
+    try:
+        accumulator.split(batch, None)
+    except MemoryError:
+        assert accumulator.pool.used_bytes == used and batch.children is None and list(topic.partitions[0].queue) == [batch]
+        short = True
+    else:
+        short = False
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    for each in list(accumulator.incomplete):
+        accumulator.complete(each, ValueError("expired"))
+    assert [str(each.exception(0)) for each in deliveries] == ["expired"] * 2
+    return short
+
+assert split(1 << 20) and split(5 << 20), "neither half has room, and only the first"
+assert not split(64 << 20)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_split_for_which_there_is_no_memory_changes_nothing():
+    subprocess.run([sys.executable, "-c", SHORT], check=True, timeout=60)
+
+
+def test_a_batch_is_in_its_queue_or_in_flight_whichever_allocation_fails(testcapi):
+    outcomes = []
+    for at in range(20):
+        core = Core()
+        delivery = core.send("t", b"x")
+        core.accumulator.close_all()
+        partition = core.topic.partitions[0]
+        batch = partition.queue[0]
+        testcapi.set_nomemory(at, at + 1)
+        try:
+            core.accumulator.take_head(partition)
+        except MemoryError:
+            pass
+        finally:
+            testcapi.remove_mem_hooks()
+        taken = batch.state == IN_FLIGHT
+        outcomes.append(taken)
+        assert (list(partition.queue), partition.in_flight) == (([], [batch]) if taken else ([batch], []))
+        assert core.accumulator.in_flight == taken
+        assert core.accumulator.abort(ValueError("expired")) == 1
+        assert str(delivery.exception(0)) == "expired" and core.accumulator.oldest() is None
+    assert not all(outcomes) and outcomes[-1]
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_is_open_or_in_its_queue_whichever_allocation_fails(testcapi, codec):
+    failures = 0
+    for count in range(28, 36):  # of batches in the queue: with one of them it asks for memory
+        for at in range(6):
+            core = Core(codec=codec, batch_records_max=1)
+            deliveries = [core.send("t", b"x") for _ in range(count + 1)]
+            partition = core.topic.partitions[0]
+            batch = partition.open
+            kept = [deque() for _ in range(100)]  # what Python keeps of queues that are gone
+            testcapi.set_nomemory(at, 0)
+            try:
+                core.accumulator.close_all()
+            except MemoryError:
+                failures += at > 1  # not for the list of partitions
+            finally:
+                testcapi.remove_mem_hooks()
+            assert (partition.open is batch) != (batch in partition.queue)
+            assert (partition in core.accumulator.open_partitions) == (partition.open is batch)
+            core.accumulator.close_all()
+            core._attend()
+            assert list(core.accumulator.incomplete) == list(partition.queue)
+            assert {each.state for each in partition.queue} == {READY}
+            assert partition in core.accumulator.ready
+            core.accumulator.abort(ValueError("expired"))
+            assert {str(each.exception(0)) for each in deliveries} == {"expired"}
+            assert (core.accumulator.pool.used_bytes, core.accumulator.buffered_records) == (0, 0)
+            del kept
+    assert failures
+
+
+def test_a_record_has_its_batch_among_those_without_a_fate_whichever_allocation_fails(testcapi):
+    outcomes = []
+    for at in range(80):
+        core, delivery = Core(), None
+        testcapi.set_nomemory(at, at + 1)
+        try:
+            delivery = core.send("t", b"x")
+        except MemoryError:
+            pass
+        finally:
+            testcapi.remove_mem_hooks()
+        outcomes.append(delivery is not None)
+        partition = core.topic.partitions[0]
+        opened = [] if partition.open is None else [partition.open]
+        assert list(core.accumulator.incomplete) == opened
+        assert list(core.accumulator.open_partitions) == [partition] * len(opened)
+        core.accumulator.abort(ValueError("expired"))
+        assert core.accumulator.pool.used_bytes == 0
+    assert not all(outcomes) and outcomes[-1]
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_partition_is_marked_ready_again_where_there_was_no_memory_for_it(testcapi, at):
+    core = Core(partitions=100)
+    partitions = core.topic.partitions
+    kept = [deque() for _ in range(100)]  # what Python keeps of queues that are gone
+    testcapi.set_nomemory(at, 0)
+    try:
+        for partition in partitions:
+            core.accumulator.mark_ready(partition)
+    except MemoryError:
+        testcapi.remove_mem_hooks()
+    assert len(core.accumulator.ready) < len(partitions) and len(kept) == 100
+    for partition in partitions:
+        core.accumulator.mark_ready(partition)
+    assert list(core.accumulator.ready) == partitions
+
+
+def test_a_split_that_an_allocation_fails_in_changes_nothing(testcapi):
+    outcomes = []
+    for at in range(1, 80):
+        core = Core(batch_size=2000, batch_size_max=2000)
+        deliveries = [core.send("t", b"%d" % i * 20) for i in range(100)]
+        core.accumulator.close_all()
+        partition = core.topic.partitions[0]
+        before = list(partition.queue)
+        batch = core.accumulator.take_head(partition)
+        batch.stamp(3, 0, 7)
+        data = b"".join(batch.buffers())
+        core.accumulator.requeue(batch)
+        used = core.accumulator.pool.used_bytes
+        testcapi.set_nomemory(at, at + 1)
+        try:
+            core.accumulator.split(batch, None)
+        except MemoryError:
+            testcapi.remove_mem_hooks()
+            assert list(partition.queue) == before and list(core.accumulator.incomplete) == before
+            assert batch.children is None and b"".join(batch.buffers()) == data
+            assert core.accumulator.pool.used_bytes == used
+        finally:
+            testcapi.remove_mem_hooks()
+        outcomes.append(batch.children is None)
+        parts = [batch] if batch.children is None else batch.children
+        assert list(partition.queue) == list(core.accumulator.incomplete) == [*parts, *before[1:]]
+        core.accumulator.abort(ValueError("expired"))
+        assert {str(each.exception(0)) for each in deliveries} == {"expired"}
+        assert (core.accumulator.pool.used_bytes, core.accumulator.buffered_records) == (0, 0)
+    assert any(outcomes) and not outcomes[-1]

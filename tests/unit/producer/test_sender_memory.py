@@ -1,0 +1,147 @@
+"""The sender where there is no memory: every batch has its own fate, and what is in flight has a request."""
+
+import itertools
+from random import Random
+
+import pytest
+from fake_cluster import FakeCore
+from test_sender import Bench, values_of
+
+from fastq.compression import compress
+from fastq.errors import ProtocolError
+from fastq.producer import sender
+
+
+def test_halving_goes_on_once_there_is_memory_and_whatever_a_compressor_does(monkeypatch, caplog):
+    shortages, failures, tried_at = [1] * 3, [], []
+    decompress = sender._decompress
+
+    def short(codec, data):
+        if shortages:
+            shortages.pop()
+            tried_at.append(core.now)
+            raise MemoryError
+        return decompress(codec, data)
+
+    def failing(codec, data):
+        if failures:
+            failures.pop()
+            raise ValueError("no")
+        return compress(codec, data)
+
+    monkeypatch.setattr(sender, "_decompress", short)
+    core = FakeCore(max_bytes=700)
+    bench = Bench(core, codec=4, batch_size=20000, compressor=failing, retry_backoff_ms=200, retry_backoff_max_ms=1000)
+    values = [Random(i).randbytes(60) for i in range(50)]
+    deliveries = [bench.send("t", value) for value in values]
+    bench.accumulator.close_all()
+    bench._attend()
+    failures += [1] * 2
+    bench.drain()
+    assert not shortages and not failures
+    assert all(later - earlier >= 0.16 for earlier, later in itertools.pairwise(tried_at)), "it pauses in between"
+    assert values_of(core)[0] == values
+    assert [d.result().offset for d in deliveries] == list(range(50))
+    assert caplog.text.count("there is no memory to halve it") == 3
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_is_not_called_delivered_where_its_answer_fails_behind_the_split(monkeypatch, codec):
+    core = FakeCore(max_bytes=700)
+    bench = Bench(core, codec=codec, batch_size=20000, retries=0)
+    deliveries = [bench.send("t", Random(i).randbytes(60)) for i in range(50)]
+    was_split, tried = bench.sender.identity.was_split, []
+
+    def failing(batch, halves):
+        tried.append(batch)
+        if len(tried) == 1:
+            raise MemoryError
+        assert not any(delivery.done() for delivery in deliveries)
+        was_split(batch, halves)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(bench.sender.identity, "was_split", failing)
+    bench.drain()
+    assert len(tried) == 2 and tried[0] is tried[1], "the window of a broker is told of the halves all the same"
+    assert [d.result().offset for d in deliveries] == list(range(50))
+    assert bench.accumulator.buffered_records == 0
+
+
+class NoMemory:
+    """An accumulator with no memory for its first `requeue`."""
+
+    def __init__(self, accumulator):
+        self._accumulator, self.failures = accumulator, [1]
+
+    def __getattr__(self, name):
+        return getattr(self._accumulator, name)
+
+    def requeue(self, batch):
+        if self.failures:
+            self.failures.pop()
+            raise MemoryError
+        self._accumulator.requeue(batch)
+
+
+def test_a_batch_that_cannot_be_put_back_to_be_halved_is_not_left_in_flight():
+    core = FakeCore(max_bytes=700)
+    bench = Bench(core, batch_size=20000)
+    bench.sender.accumulator = short = NoMemory(bench.accumulator)
+    deliveries = [bench.send("t", b"%d" % i * 20) for i in range(50)]
+    bench.drain()
+    assert not short.failures and not bench.accumulator.in_flight
+    assert {type(d.exception()) for d in deliveries} == {ProtocolError}
+    later = bench.send("t", b"x")
+    bench.drain()
+    assert later.result().offset == 0
+
+
+def test_a_request_that_an_allocation_fails_for_leaves_nothing_in_flight():
+    testcapi = pytest.importorskip("_testcapi", reason="this Python lacks what fails allocations")
+    failures = []
+    for at in range(200):
+        core = FakeCore(topics={"t": 2}, nodes=1)
+        bench = Bench(core)
+        for index in (0, 1):
+            bench.send("t", b"first", partition=index)
+        bench.drain()
+        deliveries = [bench.send("t", b"%d" % i, partition=i % 2) for i in range(4)]
+        bench.accumulator.close_all()
+        testcapi.set_nomemory(at, at + 1)
+        try:
+            bench.sender.run(core.now)
+        except MemoryError:
+            testcapi.remove_mem_hooks()
+            failures.append(at)
+            sent = sum(len(entry[0].buffers) > 0 for entry in core.requests[0])
+            assert bool(bench.accumulator.in_flight) <= bool(sent), at
+        finally:
+            testcapi.remove_mem_hooks()
+        bench.drain()
+        assert [d.result().offset for d in deliveries] == [1, 1, 2, 2]
+        assert values_of(core) == {0: [b"first", b"0", b"2"], 1: [b"first", b"1", b"3"]}
+    assert failures
+
+
+@pytest.mark.parametrize("other", ["acknowledged", "to be tried again"])
+def test_an_answer_that_fails_for_one_batch_counts_for_the_others(monkeypatch, other):
+    core = FakeCore(topics={"t": 2}, nodes=1)
+    bench = Bench(core)
+    for index in (0, 1):
+        bench.send("t", b"first", partition=index)
+    bench.drain()
+    failing, acknowledged = int(other != "acknowledged"), bench.sender.identity.acknowledged
+
+    def acknowledge(batch):
+        if batch.partition.index == failing:
+            monkeypatch.undo()
+            raise MemoryError
+        acknowledged(batch)
+
+    monkeypatch.setattr(bench.sender.identity, "acknowledged", acknowledge)
+    if other == "to be tried again":
+        core.refuse.append(6)
+    deliveries = [bench.send("t", b"x", partition=index) for index in (0, 1)]
+    bench.drain()
+    assert isinstance(deliveries[failing].exception(), ProtocolError) and deliveries[failing].exception().maybe_written
+    assert deliveries[1 - failing].result().offset == 1
