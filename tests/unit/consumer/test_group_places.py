@@ -8,11 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from consumer_protocol_harness import Harness, T
+from consumer_protocol_harness import Harness, T, U
 
 from fastq import Consumer
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from fastq.consumer.group.classic import ClassicMember, State
+from fastq.consumer.group.coordinator import TAKEN
 from fastq.consumer.group.membership import Change, ChangeKind, Subscription, subscription_of
 from fastq.consumer.offsets import OffsetQuery
 from fastq.consumer.topic_watch import TopicWatch
@@ -100,6 +101,46 @@ def test_a_member_whose_protocol_is_refused_loses_what_it_has_before_it_falls_ba
         assert session.take_error() is None
         session.apply(Change(ChangeKind.ASSIGN, (TopicPartition("t", 1),)))
         assert consumer.assignment() == [TopicPartition("t", 1)]
+
+
+def test_a_topic_that_the_refused_member_misses_is_no_trouble_of_the_classic_one() -> None:
+    harness = Harness("t")
+    with Consumer("t", group_id="g", bootstrap_servers="127.0.0.1:1", reconnect_backoff_ms=60_000) as consumer:
+        session = consumer._group
+        assert session is not None
+        session._protocol = "consumer"
+        session.membership = member = harness.member
+        member.subscribe(Subscription(("t", "u")))
+        for code in (0, 0, ErrorCode.UNSUPPORTED_VERSION):
+            harness.later()
+            harness.beat()
+            harness.answer(code, epoch=9, assigned={U: [0]})
+            session.requests(harness.now, lambda node: False)
+            missing = [doing for _, doing in session.coordinator.troubles.open]  # type: ignore[misc]
+            assert (TAKEN in missing) == (code == 0)
+        assert isinstance(session.membership, ClassicMember)
+
+
+def test_a_member_that_the_coordinator_takes_at_last_does_not_fall_back() -> None:
+    """It was refused, and subscribes to something else before it has lost what it had."""
+    harness = Harness()
+    with Consumer("t", group_id="g", bootstrap_servers="127.0.0.1:1", reconnect_backoff_ms=60_000) as consumer:
+        session = consumer._group
+        assert session is not None
+        session._protocol = "consumer"
+        session.membership = member = harness.member
+        harness.join("t", assigned={T: [0]}, epoch=9)
+        harness.later()
+        harness.beat()
+        harness.answer(ErrorCode.UNSUPPORTED_VERSION)
+        member.subscribe(Subscription(("t", "u")))
+        harness.later()
+        harness.beat()
+        harness.answer(epoch=12, assigned={T: [0]})
+        harness.carry_out()
+        assert member.owned == {TP}
+        session.requests(harness.now, lambda node: False)
+        assert session.membership is member
 
 
 @pytest.mark.parametrize("how", ["fenced", "too slow", "reset", "still a member"])

@@ -213,7 +213,7 @@ class ConsumerProtocolMembership:
             self._begin_leave()
             return
         if self.state in (State.UNSUBSCRIBED, State.FATAL):
-            self.state = State.UNSUBSCRIBED
+            self.state, self.unsupported = State.UNSUBSCRIBED, None
             self._errors.clear()
             self._go(State.JOINING)
         self._due = 0.0

@@ -292,6 +292,7 @@ class GroupSession:
         self._protocol = "classic"
         self.membership = self._begin_member()
         self.membership.lost = refused.lost
+        self.coordinator.given_up(TAKEN)  # which only a member of the newer protocol says
 
     # -- what to send, and when
 
@@ -321,6 +322,7 @@ class GroupSession:
         """What a member of the newer protocol needs beside its coordinator."""
         if self._falls_back() and not member.due:
             self._fall_back(member)
+            return
         if member.wants_all_topics and not self.core.metadata.has_all_topics:
             self.core.watch_all_topics()
         if member.wants_metadata is None:
