@@ -507,7 +507,8 @@ cdef class Accumulator(BatchOwner):
                     break
         except BaseException:
             for child in halves:
-                child.release()     # and those in `to_compress` are passed over
+                child.state_ = BATCH_DONE   # those in `to_compress` are passed over, and who compresses one releases it
+                child.release()
             raise
         partition.queue = queue
         self.incomplete = incomplete

@@ -1,13 +1,16 @@
 """The accumulator where there is no memory: a batch is always open, in its queue, in flight or done, and counted once."""
 
+import gc
 import subprocess
 import sys
+import threading
 from collections import deque
 
 import pytest
 from test_accumulator import Core
 
 from fastq._native.producer_batch import IN_FLIGHT, READY
+from fastq.compression import compress, decompress
 
 
 @pytest.fixture
@@ -181,3 +184,41 @@ def test_a_split_that_an_allocation_fails_in_changes_nothing(testcapi):
         assert {str(each.exception(0)) for each in deliveries} == {"expired"}
         assert (core.accumulator.pool.used_bytes, core.accumulator.buffered_records) == (0, 0)
     assert any(outcomes) and not outcomes[-1]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a collection runs between instructions alone")
+def test_a_half_that_is_being_compressed_when_the_split_fails_is_not_counted():
+    core = Core(codec=4)
+    for _ in range(20):
+        core.send("t", b"x" * 100)
+    core.accumulator.close_all()
+    core._attend()
+    batch = core.accumulator.take_head(core.topic.partitions[0])
+    used, compressing, go_on, threads = core.accumulator.pool.used_bytes, threading.Event(), threading.Event(), []
+
+    def slow(codec, view):
+        compressing.set()
+        assert go_on.wait(10)
+        return compress(codec, view)
+
+    def collected(phase, info):
+        """As what a collection ends may send, and another thread have its turn."""
+        if core.accumulator.to_compress and not threads:
+            threads.append(threading.Thread(target=core.accumulator.to_compress.popleft().compress, args=(slow,)))
+            threads[0].start()
+            assert compressing.wait(10)
+
+    before = gc.get_threshold()
+    gc.callbacks.append(collected)
+    gc.set_threshold(1)
+    try:
+        with pytest.raises(ValueError):  # it is not in its queue
+            core.accumulator.split(batch, lambda codec, data: decompress(codec, data, 1 << 20))
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(collected)
+    go_on.set()
+    threads[0].join(10)
+    assert core.accumulator.pool.used_bytes == used
+    core.accumulator.abort(ValueError("expired"))
+    assert core.accumulator.pool.used_bytes == 0
