@@ -266,11 +266,14 @@ class Sender:
         by_node: dict[int, list[PartitionState]] = {}
         ready = self.accumulator.ready
         for _ in range(len(ready)):
-            partition: PartitionState = ready.popleft()
-            partition.in_ready = False
+            partition: PartitionState = ready[0]
             if not partition.queue:
+                ready.popleft()
+                partition.in_ready = False
+                if partition.queue:  # closed by another thread meanwhile
+                    self.accumulator.mark_ready(partition)
                 continue
-            self.accumulator.mark_ready(partition)
+            ready.rotate(-1)  # it is in there whatever fails
             if partition.leader_id < 0:
                 self._leaderless(partition, now)
             else:

@@ -1,6 +1,7 @@
 """The sender where there is no memory: every batch has its own fate, and what is in flight has a request."""
 
 import itertools
+from collections import deque
 from random import Random
 
 import pytest
@@ -120,6 +121,29 @@ def test_a_request_that_an_allocation_fails_for_leaves_nothing_in_flight():
         bench.drain()
         assert [d.result().offset for d in deliveries] == [1, 1, 2, 2]
         assert values_of(core) == {0: [b"first", b"0", b"2"], 1: [b"first", b"1", b"3"]}
+    assert failures
+
+
+def test_a_partition_that_waits_is_looked_at_whichever_allocation_fails():
+    testcapi = pytest.importorskip("_testcapi", reason="this Python lacks what fails allocations")
+    failures = []
+    for at in range(60):
+        core = FakeCore(topics={"t": 90}, nodes=1)
+        bench = Bench(core)
+        deliveries = [bench.send("t", b"x", partition=index) for index in range(90)]
+        bench.accumulator.close_all()
+        kept = [deque() for _ in range(100)]  # what Python keeps of queues that are gone
+        testcapi.set_nomemory(at, 0)
+        try:
+            bench.sender._drain(core.now)
+        except MemoryError:
+            testcapi.remove_mem_hooks()
+            failures.append(len(kept))
+        finally:
+            testcapi.remove_mem_hooks()
+        assert len(bench.accumulator.ready) == 90, at
+        bench.drain()
+        assert {delivery.result().offset for delivery in deliveries} == {0}
     assert failures
 
 
