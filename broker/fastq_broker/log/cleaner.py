@@ -325,6 +325,10 @@ class LogCleaner:
                 return
             for segment in log.segments:
                 segment.write_aborts()
+                if segment.unwritten_aborts:  # its file is damaged, and who looks into it has it made again
+                    with contextlib.suppress(KafkaError):
+                        log.aborted_transactions(segment.base_offset, segment.base_offset + 1)
+                    return
         except OSError as error:
             log.dir.refuse("looking at a log to compact it", error.filename or log.path, error)
             return
@@ -354,8 +358,9 @@ class LogCleaner:
             segments=[(segment.base_offset, segment.size) for segment in candidate.segments],
             dirty_offset=candidate.dirty_offset,
             upper_offset=candidate.upper_offset,
-            # A transaction that began in the round's range may have been aborted by a marker beyond it.
-            aborts=[(segment.base_offset, segment.aborts_bytes) for segment in log.segments],
+            # A transaction that began in the round's range may have been aborted by a marker beyond it. A file whose first entry is written
+            # while the worker reads is none of its business, and may be empty as it looks.
+            aborts=[(segment.base_offset, segment.aborts_bytes) for segment in log.segments if segment.aborts_bytes],
             last_offsets=[
                 (producer_id, entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
                 for producer_id, entry in log.producers.items()

@@ -60,7 +60,7 @@ def read_whole(files: Files, path: str, base_offset: int) -> list[AbortedTransac
         data = files.read_file(path)
     except FileNotFoundError:
         return []
-    if data and (problem := damage(data, path, base_offset)) is not None:
+    if (problem := damage(data, path, base_offset)) is not None:
         raise problem
     return [AbortedTransaction(*_ENTRY.unpack_from(data, at)[1:]) for at in range(0, len(data), ENTRY_BYTES)]
 

@@ -163,6 +163,48 @@ def test_a_file_that_the_worker_finds_damaged_is_made_again(
     assert not list(Path(world.log.path).glob("*.cleaned"))
 
 
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("where", ["round", "beyond"])
+def test_a_file_that_is_emptied_before_anybody_has_looked_is_made_again(tmp_path: Path, where: str, more: int) -> None:
+    """Nobody knows how much it had, and what is aborted later does not come into it."""
+    world = World(tmp_path)
+    world.fill()
+    if where == "round":
+        world.roll()
+        world.put(b"another")
+        world.roll()
+    expected = world.told()
+    path = world.aborts()
+    assert world.manager.close()
+    world.begin()
+    world.log.load()
+    path.write_bytes(b"")
+    for _ in range(more):
+        world.transact(b"aborted, too")
+        world.end()
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    assert world.rounds() == 0
+    world.thread.run()
+    world.loop.turn()
+    assert world.rounds() >= 1
+    assert world.told() == expected[-1:]
+
+
+def test_an_abort_that_begins_its_file_while_the_worker_runs_is_no_damage(tmp_path: Path) -> None:
+    """The file is there before its entry is."""
+    world = World(tmp_path)
+    world.put(b"committed")
+    world.roll()
+
+    def late(job: CleaningJob) -> DirectWorker:
+        Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX)).touch()
+        return DirectWorker(job, world.manager.files)
+
+    world.cleaner = LogCleaner(world.manager, CleanerConfig(backoff_ms=0), start_worker=late)
+    assert world.rounds() == 1
+
+
 def test_one_that_is_made_again_while_the_worker_runs_is_none_of_a_failure_for_good(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.fill()
