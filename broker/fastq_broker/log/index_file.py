@@ -85,6 +85,11 @@ class IndexFile:
         self._written = 0
         self._spill_bytes = sys.maxsize
 
+    def start_as(self, other: IndexFile) -> None:
+        """Have the entries that another object of the same file has by now, in its memory too; they are to be looked at only."""
+        self._written = other._written
+        self._pending[:] = other._pending
+
     def raw_pending(self) -> bytes:
         """The entries that wait in memory."""
         return bytes(self._pending)

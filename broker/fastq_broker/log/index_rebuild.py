@@ -182,7 +182,11 @@ class AbortsRebuild:
         self.segment = segment
         self.stopped = False
         budget = FdBudget(16)
-        self._segments = [_twin(log, budget, each) for each in log.segments[: log.segments.index(segment) + 1]]
+        self._segments: list[Segment] = []
+        for each in _up_to(log, segment):
+            twin = _twin(log, budget, each)
+            twin.index.start_as(each.index)  # behind damage it leads on
+            self._segments.append(twin)
         self._made: list[CompletedTransaction] = []
 
     def make(self) -> None:
@@ -221,12 +225,20 @@ class AbortsRebuild:
         return refusal_of(self.log, self.segment.path_of(TXN_INDEX_SUFFIX))
 
 
+def _up_to(log: LogReads, segment: Segment) -> list[Segment]:
+    """A segment and those before it."""
+    return log.segments[: log.segments.index(segment) + 1]
+
+
 def rebuild_aborts_of(log: LogReads, segment: Segment, error: CorruptSegment) -> bool:
     """Have the transaction index of a segment made again, as `rebuild` has the others; False where that was begun a short time ago.
-    Raises OSError, CorruptSegment."""
+    Raises OSError, CorruptSegment, ReplicaNotAvailable while an offset index is made again that is to lead it behind damage."""
     now_ms = log.dir.monotonic_ms()
     if segment.aborts_rebuilt_ms is not None and now_ms - segment.aborts_rebuilt_ms < _INTERVAL_MS:
         return False
+    for each in _up_to(log, segment):
+        if each.rebuilding is not None:
+            raise each.rebuilding.refusal()
     work = AbortsRebuild(log, segment)
     segment.begin_aborts_anew(work)
     logger.warning(
