@@ -153,7 +153,7 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
             _rebuild_missing(log, segment, report)
         load_producers(log, producers, segments, snapshots, end, report)
     else:
-        point = log.recovery_point
+        point, known_epochs = log.recovery_point, epochs.entries()
         end = _recover(log, segments, epochs, producers, snapshots, report, point)
         if end < point:
             logger.warning(
@@ -166,6 +166,9 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
             log.recovery_point = 0
             report.gaps.clear()
             end = _recover(log, segments, epochs, producers, snapshots, report, end)
+        # Of lost ones these are the last: alone in the file, they would be believed after a stop.
+        if not epochs_lost and epochs.entries() != known_epochs:
+            epochs.keep()
     start = max(log.checkpointed_start_offset, segments[0].base_offset)
     if start > end:
         logger.warning("%s: the log start offset %d lies past the end %d: starting anew there", log.path, start, end)
@@ -360,7 +363,6 @@ def _recover(
         heard = RecoveryReport(on_read=report.on_read)  # `report` counts what is checked
         replay(log, producers, segments, producers.end_offset, offset, heard)
     end = offset
-    known_epochs = epochs.entries()
     while number < len(segments):
         segment = segments[number]
         if position == 0 and segment.base_offset < end:
@@ -378,8 +380,6 @@ def _recover(
         if number < len(segments):
             _note_gap(log, segment, end, segments[number].base_offset, report)
     end = max(end, segments[-1].base_offset)
-    if epochs.entries() != known_epochs:
-        epochs.keep()
     producers.end_offset = end
     return end
 

@@ -40,6 +40,21 @@ def crashed(directory: Path, partitions: int) -> None:
     manager.release_locks()
 
 
+def stop_after(manager: LogManager, pieces: int) -> None:
+    """Have the recovery stopped once so many pieces have been read."""
+    read = manager.recovery.read
+    left = pieces
+
+    def count(size: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            manager.recovery.stop()
+        read(size)
+
+    manager.recovery.read = count  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize("durability", ["page-cache", "fsync"])
 @pytest.mark.parametrize("pieces", range(9))
 def test_a_recovery_that_was_stopped_anywhere_is_done_again(tmp_path: Path, pieces: int, durability: str) -> None:
@@ -51,17 +66,7 @@ def test_a_recovery_that_was_stopped_anywhere_is_done_again(tmp_path: Path, piec
     )
     manager.find()
     assert manager.recovery.under_way and manager.recovery.logs == 4
-    read = manager.recovery.read
-    left = pieces
-
-    def stop_after(size: int) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            manager.recovery.stop()
-        read(size)
-
-    manager.recovery.read = stop_after  # type: ignore[method-assign]
+    stop_after(manager, pieces)
     if pieces < 8:
         with pytest.raises(RecoveryStopped):
             manager.recover()
@@ -73,4 +78,40 @@ def test_a_recovery_that_was_stopped_anywhere_is_done_again(tmp_path: Path, piec
     again = LogManager([tmp_path], default_config=config, clock=lambda: NOW_MS)
     again.start()
     assert [log.high_watermark for log in again.logs.values()] == [5] * 4
+    again.close()
+
+
+@pytest.mark.parametrize("lost", ["gone", "empty", "rubbish"])
+@pytest.mark.parametrize("pieces", range(7))
+def test_leader_epochs_that_were_lost_are_all_found_after_a_stop(tmp_path: Path, pieces: int, lost: str) -> None:
+    """They are taken from all segments, of which recovery has to read the last one only."""
+    files = FaultyFiles()
+    manager = LogManager([tmp_path], files=files, flusher=ManualFlusher(files), clock=lambda: NOW_MS)
+    manager.start()
+    log = manager.create("t", 0, bytes(16))
+    for epoch in range(3):
+        for _ in range(5):
+            log.append(build_batch([(NOW_MS, None, b"v")]), leader_epoch=epoch, now_ms=NOW_MS)
+        if epoch < 2:
+            log.roll(NOW_MS)
+            log.flush()
+            manager.flusher.wait()
+    manager.write_checkpoints(log.dir, wait=True)
+    assert log.recovery_point == 10
+    expected = log.epochs.entries()
+    manager.release_locks()
+    path = Path(log.epochs.path)
+    path.unlink() if lost == "gone" else path.write_bytes(b"" if lost == "empty" else b"rubbish")
+    manager = LogManager([tmp_path], files=files, flusher=ManualFlusher(files), clock=lambda: NOW_MS)
+    manager.find()
+    stop_after(manager, pieces)
+    if pieces < 5:  # the log, its last segment, and all three for the epochs
+        with pytest.raises(RecoveryStopped):
+            manager.recover()
+    else:
+        manager.recover()
+    manager.release_locks()
+    again = LogManager([tmp_path], clock=lambda: NOW_MS)
+    again.start()
+    assert again.logs["t", 0].epochs.entries() == expected
     again.close()
