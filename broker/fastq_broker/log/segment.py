@@ -496,6 +496,10 @@ class Segment:
         they wait in `unwritten_aborts`. Raises OSError."""
         self.unwritten_aborts = [*made]
         self._aborts_held = self.txn_index_unsynced = self._has_aborts = True
+        self._take_held()
+
+    def _take_held(self) -> None:
+        """Put them there if there is room by now. Raises OSError."""
         try:
             self.take_aborts((), sync=True)
         except OSError as error:
@@ -521,8 +525,8 @@ class Segment:
         self.txn_index_unsynced = self._has_aborts = bool(data)
 
     def forget_aborts(self, offset: int) -> None:
-        """Drop the aborted transactions whose markers lie at or above `offset`; a damaged file stays as it is, to be made again when it is
-        looked at. Raises OSError."""
+        """Drop the aborted transactions whose markers lie at or above `offset`; a damaged file stays so, to be made again when it is looked
+        at. Raises OSError."""
         self.aborts_rebuilding = self.aborts_rebuilt_ms = None
         path = self.path_of(TXN_INDEX_SUFFIX)
         size = self._files.size_bytes(path)
@@ -538,9 +542,9 @@ class Segment:
             self._spoil_aborts(size)
         self._aborts_bytes = -1
         self.unwritten_aborts = [one for one in self.unwritten_aborts if one.last_offset < offset]
-        if self._aborts_held and not self.unwritten_aborts:
-            self.take_aborts(())
-        left = txn_index.truncate(self._files, self.path_of(TXN_INDEX_SUFFIX), offset, self.base_offset)
+        if self._aborts_held:
+            self._take_held()
+        left = self._aborts_held or txn_index.truncate(self._files, path, offset, self.base_offset)
         self.txn_index_unsynced = left or bool(self.unwritten_aborts)
 
     # -- rolling

@@ -17,7 +17,7 @@ from fastq.values import NamedTuple
 
 from .files import READ_WRITE_CREATE, FileHandle, Files
 from .producer_state import INT32_MAX, CompletedTransaction
-from .scan import CorruptSegment
+from .scan import NO_UPPER, CorruptSegment
 
 _ENTRY = struct.Struct(">hqqqq")
 ENTRY_BYTES: Final = _ENTRY.size
@@ -65,9 +65,11 @@ def read_whole(files: Files, path: str, base_offset: int) -> list[AbortedTransac
     return [AbortedTransaction(*_ENTRY.unpack_from(data, at)[1:]) for at in range(0, len(data), ENTRY_BYTES)]
 
 
-def entries_from(files: Files, path: str, base_offset: int, offset: int) -> list[AbortedTransaction]:
-    """What a damaged file still says of aborted transactions whose markers lie at `offset` or above: the entries that make sense, and can
-    follow the one before. None when it is absent. Raises OSError."""
+def entries_from(
+    files: Files, path: str, base_offset: int, offset: int, end_offset: int = NO_UPPER
+) -> list[AbortedTransaction]:
+    """What a damaged file still says of aborted transactions whose markers lie at `offset` or above, and below `end_offset`: the entries
+    that make sense, and can follow the one before. None when it is absent. Raises OSError."""
     try:
         data = files.read_file(path)
     except FileNotFoundError:
@@ -76,7 +78,7 @@ def entries_from(files: Files, path: str, base_offset: int, offset: int) -> list
     before = max(base_offset, offset) - 1
     for at in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
         version, producer_id, first, last, stable = _ENTRY.unpack_from(data, at)
-        sensible = producer_id >= 0 and first >= 0 and 0 <= stable <= last + 1
+        sensible = producer_id >= 0 and first >= 0 and 0 <= stable <= last + 1 and last < end_offset
         if sensible and last - base_offset <= INT32_MAX and not _problem(version, first, last, before):
             entries.append(AbortedTransaction(producer_id, first, last, stable))
             before = last
@@ -125,11 +127,14 @@ def append_entry(files: Files, path: str, transaction: CompletedTransaction, pos
 
 
 def truncate(files: Files, path: str, end_offset: int, base_offset: int) -> bool:
-    """Drop the entries whose marker lies at or above `end_offset`; whether a file is left, which has to be synced. One that is damaged is
-    left as it is: what cannot be read in it must not be forgotten. Raises OSError."""
+    """Drop the entries whose marker lies at or above `end_offset`; whether a file is left, which has to be synced. One that is damaged
+    stays damaged: what cannot be read in it must not be forgotten. Raises OSError."""
     try:
         entries = read_whole(files, path, base_offset)
     except CorruptSegment:
+        if entries_from(files, path, base_offset, end_offset):
+            kept = entries_from(files, path, base_offset, base_offset, end_offset)
+            files.write_file(path, encode(kept) + b"\0", sync=False)
         return True
     if not entries:
         return False

@@ -6,142 +6,16 @@ import contextlib
 import errno
 import itertools
 import logging
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fastq_broker.log import LogConfig, PartitionLog, txn_index
-from fastq_broker.log.index_rebuild import rebuild
-from fastq_broker.log.scan import WildIndex
+from aborts_world import CERTAIN, COUNT, DAMAGES, World, with_two_aborts
+from fastq_broker.log import txn_index
 from fastq_broker.log.segment import TXN_INDEX_SUFFIX
 from faulty_files import Fault, FaultyFiles
-from log_support import START_MS, TOPIC_ID, Later, Loop, StandingClock, crash, one_batch, open_manager
+from log_support import START_MS, crash, one_batch
 
-from fastq._native.records import iter_headers
 from fastq.errors import KafkaError, KafkaStorageError, ReplicaNotAvailable
-
-CONFIG = LogConfig(segment_bytes=2_000, file_delete_delay_ms=0)
-COUNT = 40
-PRODUCERS = 5
-
-
-def _write(data: bytes, at: int = 0) -> Callable[[Path], None]:
-    def damage(path: Path) -> None:
-        with path.open("r+b") as file:
-            file.seek(at)
-            file.write(data)
-
-    return damage
-
-
-def _cut(size: int) -> Callable[[Path], None]:
-    def damage(path: Path) -> None:
-        with path.open("r+b") as file:
-            file.truncate(max(0, path.stat().st_size - size))
-
-    return damage
-
-
-def _backwards(path: Path) -> None:
-    data, size = path.read_bytes(), txn_index.ENTRY_BYTES
-    path.write_bytes(b"".join(data[at : at + size] for at in range(len(data) - size, -1, -size)))
-
-
-DAMAGES: dict[str, Callable[[Path], None]] = {
-    "a version that is none": _write(b"\0\7"),
-    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
-    "backwards": _backwards,
-    "cut within an entry": _cut(5),
-    "cut between entries": _cut(txn_index.ENTRY_BYTES),
-    "empty": _cut(1 << 20),
-    "gone": lambda path: path.unlink(),
-}
-CERTAIN = [how for how in DAMAGES if how not in ("cut between entries", "gone")]
-"""What the next process finds too."""
-
-
-class World:
-    """A log with transactions that pass from segment to segment, and what of them was aborted."""
-
-    def __init__(self, directory: Path, files: FaultyFiles | None = None) -> None:
-        self.directory, self.files, self.clock = directory, files, StandingClock()
-        self.loop, self.thread = Loop(), Later()
-        self.sequences = dict.fromkeys(range(PRODUCERS), 0)
-        self.open: dict[int, int] = {}
-        self.aborted: list[tuple[int, int, int]] = []
-        self.begin()
-        for number in range(COUNT):
-            self.step(number)
-        assert len(self.log.segments) > 3
-
-    def begin(self) -> None:
-        self.manager = open_manager(self.directory, CONFIG, files=self.files, clock=self.clock)
-        self.manager.late.attach(self.manager.dirs, self.loop, lambda count, name: self.thread)
-        self.manager.create("t", 0, TOPIC_ID)
-
-    @property
-    def log(self) -> PartitionLog:
-        return self.manager.logs["t", 0]
-
-    def step(self, number: int) -> None:
-        producer = number % PRODUCERS
-        if producer in self.open:
-            commit = number % 3 == 0
-            ended = self.log.append_transaction_marker(
-                producer_id=producer,
-                producer_epoch=0,
-                coordinator_epoch=0,
-                commit=commit,
-                leader_epoch=0,
-                now_ms=START_MS,
-            )
-            first = self.open.pop(producer)
-            if not commit:
-                self.aborted.append((producer, first, ended.base_offset))
-        batch = one_batch(
-            [b"v" * 90], producer_id=producer, epoch=0, sequence=self.sequences[producer], transactional=True
-        )
-        self.sequences[producer] += 1
-        self.open[producer] = self.log.append(batch, leader_epoch=0, now_ms=START_MS, transaction_version=1).base_offset
-
-    def begin_transaction(self, producer: int) -> int:
-        """Of a producer that is new; answers its first offset."""
-        batch = one_batch([b"v"], producer_id=producer, epoch=0, sequence=0, transactional=True)
-        return self.log.append(batch, leader_epoch=0, now_ms=START_MS, transaction_version=1).base_offset
-
-    def end_transaction(self, producer: int, first: int) -> None:
-        """Abort it."""
-        ended = self.log.append_transaction_marker(
-            producer_id=producer, producer_epoch=0, coordinator_epoch=0, commit=False, leader_epoch=0, now_ms=START_MS
-        )
-        self.aborted.append((producer, first, ended.base_offset))
-
-    def abort(self, producer: int) -> None:
-        """Begin a transaction of a producer that is new, and abort it at once."""
-        self.end_transaction(producer, self.begin_transaction(producer))
-
-    def told(self) -> list[tuple[int, int, int]]:
-        log = self.log
-        found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
-        return sorted((each.producer_id, each.first_offset, each.last_offset) for each in found)
-
-    def wanted(self) -> list[tuple[int, int, int]]:
-        return sorted(each for each in self.aborted if each[2] >= self.log.log_start_offset)
-
-    def paths(self) -> list[Path]:
-        paths = (Path(segment.path_of(TXN_INDEX_SUFFIX)) for segment in self.log.segments)
-        return [path for path in paths if path.exists()]
-
-    def settle(self) -> None:
-        for _ in range(20):
-            try:
-                assert self.told() == self.wanted()
-                return
-            except ReplicaNotAvailable:
-                self.thread.run()
-                self.loop.turn()
-        raise AssertionError("it goes on and on")
 
 
 @pytest.mark.parametrize("how", DAMAGES)
@@ -336,7 +210,7 @@ def test_room_that_is_short_while_it_is_made(tmp_path: Path) -> None:
     files = FaultyFiles()
     world = World(tmp_path, files)
     path = world.paths()[0]
-    _backwards(path)
+    DAMAGES["backwards"](path)
     with pytest.raises(ReplicaNotAvailable):
         world.told()
     files.plan(Fault("write", errno.ENOSPC, TXN_INDEX_SUFFIX))
@@ -351,25 +225,12 @@ def test_room_that_is_short_while_it_is_made(tmp_path: Path) -> None:
     world.settle()
 
 
-def _with_two_aborts(directory: Path, files: FaultyFiles | None = None) -> tuple[World, Path]:
-    """A world whose active segment tells of two aborted transactions, and that file; a record lies behind them."""
-    world = World(directory, files)
-    world.log.roll(START_MS)
-    world.abort(10)
-    world.abort(11)
-    world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
-    assert world.told() == world.wanted()
-    path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
-    assert path.stat().st_size == 2 * txn_index.ENTRY_BYTES
-    return world, path
-
-
 LOST = pytest.mark.parametrize("how", ["cut within an entry", "cut between entries", "gone"])
 
 
 @LOST
 def test_what_is_aborted_behind_a_cut_does_not_make_a_damaged_file_whole(tmp_path: Path, how: str) -> None:
-    world, path = _with_two_aborts(tmp_path)
+    world, path = with_two_aborts(tmp_path)
     DAMAGES[how](path)
     world.log.truncate_to(world.log.log_end_offset - 1)
     world.abort(12)
@@ -382,7 +243,7 @@ def test_what_is_aborted_behind_a_cut_does_not_make_a_damaged_file_whole(tmp_pat
 @LOST
 def test_what_waits_for_a_file_that_could_not_be_made_again_does_not_make_it_whole(tmp_path: Path, how: str) -> None:
     files = FaultyFiles()
-    world, path = _with_two_aborts(tmp_path, files)
+    world, path = with_two_aborts(tmp_path, files)
     DAMAGES[how](path)
     with pytest.raises(ReplicaNotAvailable):
         world.told()
@@ -406,7 +267,7 @@ def test_what_waits_for_a_file_that_could_not_be_made_again_does_not_make_it_who
 @pytest.mark.parametrize("partial", [0, 16])
 def test_what_was_cut_off_does_not_stay_before_an_entry_that_had_no_room(tmp_path: Path, partial: int) -> None:
     files = FaultyFiles()
-    world, path = _with_two_aborts(tmp_path, files)
+    world, path = with_two_aborts(tmp_path, files)
     files.plan(Fault("write", errno.ENOSPC, TXN_INDEX_SUFFIX, partial=partial))
     world.abort(12)
     assert path.stat().st_size == 2 * txn_index.ENTRY_BYTES + partial
@@ -436,103 +297,9 @@ def test_an_only_entry_that_had_no_room_and_was_cut_off_leaves_no_file(tmp_path:
     assert world.told() == world.wanted()
 
 
-def _roll_and_stop(world: World, stop: str | None) -> None:
-    """Close the segment, with all of it on disk, and end as `stop` says; None: go on."""
-    world.log.roll(START_MS)
-    world.log.flush()
-    world.log.dir.flusher.wait()
-    world.manager.write_checkpoints(world.log.dir, wait=True)
-    if stop == "clean":
-        assert world.manager.close()
-    elif stop == "crash":
-        crash(world.manager)
-
-
-def _damage_batch(log: Path, number: int, field: str) -> None:
-    position = [position for position, _ in iter_headers(log.read_bytes(), strict=True)][number]
-    at, wrong = {"length": (8, b"\x7f"), "checksum": (17, bytes(4))}[field]
-    _write(wrong, position + at)(log)
-
-
-@pytest.mark.parametrize("stop", [None, "clean", "crash", "not even closed"])
-@pytest.mark.parametrize("field", ["length", "checksum"])
-@pytest.mark.parametrize("batch", [2, 3])
-def test_what_a_damaged_batch_said_of_aborted_transactions_is_kept(
-    tmp_path: Path, batch: int, field: str, stop: str | None
-) -> None:
-    """The segment has a damaged batch, of the second transaction the first one or the marker, and the file has lost its last entry."""
-    world = World(tmp_path)
-    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
-    world.log.roll(START_MS)
-    for producer in range(10, 18):
-        world.abort(producer)
-    segment = world.log.active_segment
-    path = Path(segment.path_of(TXN_INDEX_SUFFIX))
-    if stop != "not even closed":  # where entries of the offset index wait in memory
-        _roll_and_stop(world, stop)
-    _damage_batch(Path(segment.log.path), batch, field)
-    DAMAGES["cut within an entry"](path)
-    if stop in ("clean", "crash"):
-        world.begin()
-    world.settle()
-    assert path.stat().st_size == 8 * txn_index.ENTRY_BYTES
-    first, upper = world.aborted[-7][1], world.aborted[-7][2]
-    told = world.log.aborted_transactions(first, upper)
-    assert [each.first_offset for each in told] == [first]
-
-
-def test_an_offset_index_that_is_made_again_comes_before_what_is_behind_damage(tmp_path: Path) -> None:
-    """Until then it leads nowhere."""
-    world = World(tmp_path)
-    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
-    world.log.roll(START_MS)
-    for producer in range(10, 18):
-        world.abort(producer)
-    segment = world.log.active_segment
-    path = Path(segment.path_of(TXN_INDEX_SUFFIX))
-    _damage_batch(Path(segment.log.path), 2, "length")
-    DAMAGES["cut within an entry"](path)
-    assert rebuild(world.log, segment, WildIndex(segment.index.path, 0, "wild"))
-    world.settle()
-    assert path.stat().st_size == 8 * txn_index.ENTRY_BYTES
-
-
-@pytest.mark.parametrize("stop", [None, "clean", "crash"])
-@pytest.mark.parametrize("field", ["length", "checksum"])
-@pytest.mark.parametrize("which", ["a batch before", "the transaction's"])
-def test_what_was_begun_in_a_segment_with_a_damaged_batch_is_known_in_the_next(
-    tmp_path: Path, which: str, field: str, stop: str | None
-) -> None:
-    """What is open where a segment begins is told by the one before, where no snapshot does."""
-    world = World(tmp_path)
-    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
-    world.log.roll(START_MS)
-    for _ in range(4):
-        world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
-    damaged = Path(world.log.active_segment.log.path)
-    first = world.begin_transaction(20)
-    world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
-    world.log.roll(START_MS)
-    world.end_transaction(20, first)
-    path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
-    _roll_and_stop(world, stop)
-    for snapshot in path.parent.glob("*.snapshot"):
-        if int(snapshot.stem) <= int(path.stem):
-            snapshot.unlink()
-    if which == "a batch before":
-        _damage_batch(damaged, 1, field)
-        path.write_bytes(b"torn")
-    else:
-        _damage_batch(damaged, 4, field)
-        path.write_bytes(path.read_bytes() + b"torn")
-    if stop is not None:
-        world.begin()
-    world.settle()
-
-
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_file_that_is_emptied_before_anybody_has_looked_is_made_again(tmp_path: Path, more: int) -> None:
-    world, path = _with_two_aborts(tmp_path)
+    world, path = with_two_aborts(tmp_path)
     assert world.manager.close()
     world.begin()
     world.log.load()

@@ -1,0 +1,127 @@
+"""Transaction indexes that are made again from segments with a damaged batch: what it said, and what is behind it, stays known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aborts_world import CONFIG, DAMAGES, World, overwrite, with_two_aborts
+from fastq_broker.log import txn_index
+from fastq_broker.log.index_rebuild import rebuild
+from fastq_broker.log.scan import WildIndex
+from fastq_broker.log.segment import TXN_INDEX_SUFFIX
+from log_support import START_MS, crash, one_batch
+
+from fastq._native.records import iter_headers
+
+
+def _roll_and_stop(world: World, stop: str | None) -> None:
+    """Close the segment, with all of it on disk, and end as `stop` says; None: go on."""
+    world.log.roll(START_MS)
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    world.manager.write_checkpoints(world.log.dir, wait=True)
+    if stop == "clean":
+        assert world.manager.close()
+    elif stop == "crash":
+        crash(world.manager)
+
+
+def _damage_batch(log: Path, number: int, field: str) -> None:
+    position = [position for position, _ in iter_headers(log.read_bytes(), strict=True)][number]
+    at, wrong = {"length": (8, b"\x7f"), "checksum": (17, bytes(4))}[field]
+    overwrite(wrong, position + at)(log)
+
+
+@pytest.mark.parametrize("stop", [None, "clean", "crash", "not even closed"])
+@pytest.mark.parametrize("field", ["length", "checksum"])
+@pytest.mark.parametrize("batch", [2, 3])
+def test_what_a_damaged_batch_said_of_aborted_transactions_is_kept(
+    tmp_path: Path, batch: int, field: str, stop: str | None
+) -> None:
+    """The segment has a damaged batch, of the second transaction the first one or the marker, and the file has lost its last entry."""
+    world = World(tmp_path)
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
+    world.log.roll(START_MS)
+    for producer in range(10, 18):
+        world.abort(producer)
+    segment = world.log.active_segment
+    path = Path(segment.path_of(TXN_INDEX_SUFFIX))
+    if stop != "not even closed":  # where entries of the offset index wait in memory
+        _roll_and_stop(world, stop)
+    _damage_batch(Path(segment.log.path), batch, field)
+    DAMAGES["cut within an entry"](path)
+    if stop in ("clean", "crash"):
+        world.begin()
+    world.settle()
+    assert path.stat().st_size == 8 * txn_index.ENTRY_BYTES
+    first, upper = world.aborted[-7][1], world.aborted[-7][2]
+    told = world.log.aborted_transactions(first, upper)
+    assert [each.first_offset for each in told] == [first]
+
+
+def test_an_offset_index_that_is_made_again_comes_before_what_is_behind_damage(tmp_path: Path) -> None:
+    """Until then it leads nowhere."""
+    world = World(tmp_path)
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
+    world.log.roll(START_MS)
+    for producer in range(10, 18):
+        world.abort(producer)
+    segment = world.log.active_segment
+    path = Path(segment.path_of(TXN_INDEX_SUFFIX))
+    _damage_batch(Path(segment.log.path), 2, "length")
+    DAMAGES["cut within an entry"](path)
+    assert rebuild(world.log, segment, WildIndex(segment.index.path, 0, "wild"))
+    world.settle()
+    assert path.stat().st_size == 8 * txn_index.ENTRY_BYTES
+
+
+@pytest.mark.parametrize("stop", [None, "clean", "crash"])
+@pytest.mark.parametrize("field", ["length", "checksum"])
+@pytest.mark.parametrize("which", ["a batch before", "the transaction's"])
+def test_what_was_begun_in_a_segment_with_a_damaged_batch_is_known_in_the_next(
+    tmp_path: Path, which: str, field: str, stop: str | None
+) -> None:
+    """What is open where a segment begins is told by the one before, where no snapshot does."""
+    world = World(tmp_path)
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
+    world.log.roll(START_MS)
+    for _ in range(4):
+        world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    damaged = Path(world.log.active_segment.log.path)
+    first = world.begin_transaction(20)
+    world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    world.log.roll(START_MS)
+    world.end_transaction(20, first)
+    path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
+    _roll_and_stop(world, stop)
+    for snapshot in path.parent.glob("*.snapshot"):
+        if int(snapshot.stem) <= int(path.stem):
+            snapshot.unlink()
+    if which == "a batch before":
+        _damage_batch(damaged, 1, field)
+        path.write_bytes(b"torn")
+    else:
+        _damage_batch(damaged, 4, field)
+        path.write_bytes(path.read_bytes() + b"torn")
+    if stop is not None:
+        world.begin()
+    world.settle()
+
+
+@pytest.mark.parametrize("stop", [None, "clean", "crash"])
+def test_a_damaged_file_forgets_what_is_cut_off(tmp_path: Path, stop: str | None) -> None:
+    """Else it would be told of the records that came in its place."""
+    world, path = with_two_aborts(tmp_path)
+    segment = world.log.active_segment
+    path.write_bytes(path.read_bytes() + b"torn")
+    end = world.log.log_end_offset
+    world.log.truncate_to(world.aborted.pop()[1])
+    while world.log.log_end_offset < end:
+        world.log.append(one_batch([b"v"]), leader_epoch=1, now_ms=START_MS)
+    _roll_and_stop(world, stop)
+    _damage_batch(Path(segment.log.path), 0, "checksum")
+    if stop is not None:
+        world.begin()
+    world.settle()
