@@ -189,6 +189,16 @@ class ProducerState:
 
     # -- transactions
 
+    def end_by_epoch(self, header: BatchHeader, damaged_at: int) -> None:
+        """Take a transaction for ended that was open at `damaged_at`, where a batch cannot be read, if this data batch behind it is of a
+        later epoch: the coordinator gives none out before the marker is written, which is lost then."""
+        entry = self._producers.get(header.producer_id)
+        if entry is None or entry.epoch >= header.producer_epoch or not 0 <= entry.txn_first_offset < damaged_at:
+            return
+        self._completed.append((entry.txn_first_offset, header.base_offset - 1))
+        entry.txn_first_offset = -1
+        self._ongoing.pop(header.producer_id, None)
+
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int = 0) -> None:
         """Judge a transaction marker before it is appended.
 

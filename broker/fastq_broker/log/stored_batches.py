@@ -46,12 +46,19 @@ class RecoveryReport:
     the first offset without its record, and the next that is there."""
     damaged_at: int = NO_UPPER
     """The lowest offset at which a batch was passed over that is damaged."""
+    damaged_last: int = -1
+    """And that of the last one."""
 
     def read(self, size: int) -> None:
         """So many bytes more were read."""
         self.bytes_read += size
         if self.on_read is not None:
             self.on_read(size)
+
+    def damaged(self, offset: int) -> None:
+        """A damaged batch is passed over, at this offset."""
+        self.damaged_at = min(self.damaged_at, offset)
+        self.damaged_last = offset
 
     def foresee(self, size: int) -> None:
         """About so many bytes are to be read; to be said before anything is changed. Raises MuchToRead."""
@@ -122,7 +129,7 @@ def iter_verified(
         if verify_crc(data):
             yield header, data
         else:
-            report.damaged_at = min(report.damaged_at, header.base_offset)
+            report.damaged(header.base_offset)
             logger.error(
                 "%s: the checksum of the batch at byte %d, offset %d, is wrong: what it says of producers and transactions is passed over",
                 segment.log.path,

@@ -2,7 +2,8 @@
 
 Rules
 - The latest snapshot that can be read counts, and the batches since; one that cannot be read is removed, and an earlier one taken.
-- A batch whose checksum is wrong says nothing of producers, which the log names.
+- A batch whose checksum is wrong says nothing of producers, which the log names. It may have been a marker: a transaction that was open
+  before it has ended where its producer comes with a later epoch.
 - A transaction index that is damaged is made again from the batches of its segment, and where one of them is damaged from what it says
   itself of those from there on.
 Source: ProducerStateManager, LogLoader.
@@ -92,7 +93,7 @@ def find_aborts(
     said, there or where `report` has found one before, the old file may still say."""
     for header, data in _readable(log.files, segment, 0, report, "rebuilding the transaction index"):
         if header.producer_id >= 0:
-            replay_batch(producers, header, data, found.append, log.clock())
+            replay_batch(producers, header, data, found.append, log.clock(), report.damaged_last)
     if report.damaged_at != NO_UPPER:
         path = segment.path_of(TXN_INDEX_SUFFIX)
         told = txn_index.entries_from(log.files, path, segment.base_offset, report.damaged_at)
@@ -113,7 +114,7 @@ def _readable(
             return
         except CorruptSegment as error:
             logger.error("%s: %s", what, error)
-            report.damaged_at = min(report.damaged_at, end)
+            report.damaged(end)
             at = _behind(files, segment, error.position, end)
 
 
@@ -154,9 +155,13 @@ def replay_batch(
     data: memoryview,
     note_abort: Callable[[CompletedTransaction], None] | None,
     now_ms: int,
+    damaged_at: int = -1,
 ) -> None:
-    """Take a stored batch into the producer state; `note_abort`, if given, hears of a transaction that it aborts."""
+    """Take a stored batch into the producer state; `note_abort`, if given, hears of a transaction that it aborts. `damaged_at` is where the
+    last batch before it was passed over that is damaged."""
     if not header.is_control:
+        if damaged_at >= 0:
+            producers.end_by_epoch(header, damaged_at)
         producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
         return
     try:
@@ -243,7 +248,7 @@ def replay(
             if header.base_offset >= end:
                 break
             if header.producer_id >= 0 and header.base_offset >= start:
-                replay_batch(producers, header, data, None, log.clock())
+                replay_batch(producers, header, data, None, log.clock(), report.damaged_last)
     producers.end_offset = end
 
 

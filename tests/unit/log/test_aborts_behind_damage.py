@@ -125,3 +125,64 @@ def test_a_damaged_file_forgets_what_is_cut_off(tmp_path: Path, stop: str | None
     if stop is not None:
         world.begin()
     world.settle()
+
+
+def _transact(world: World, epoch: int) -> int:
+    batch = one_batch([b"v"], producer_id=30, epoch=epoch, sequence=0, transactional=True)
+    return world.log.append(batch, leader_epoch=0, now_ms=START_MS, transaction_version=2).base_offset
+
+
+def _end(world: World, epoch: int, *, commit: bool) -> int:
+    """As transaction version 2 ends one: the epoch is the next one's."""
+    marker = world.log.append_transaction_marker(
+        producer_id=30, producer_epoch=epoch, coordinator_epoch=0, commit=commit, leader_epoch=0, now_ms=START_MS
+    )
+    return marker.base_offset
+
+
+@pytest.mark.parametrize("stop", [None, "clean", "crash"])
+@pytest.mark.parametrize("field", ["length", "checksum"])
+@pytest.mark.parametrize("rolled", [False, True])
+def test_an_epoch_that_rises_behind_damage_tells_that_a_transaction_has_ended(
+    tmp_path: Path, rolled: bool, field: str, stop: str | None
+) -> None:
+    """What was committed before a damaged marker is no part of the transaction that was aborted after it."""
+    world = World(tmp_path)
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
+    world.log.roll(START_MS)
+    damaged = Path(world.log.active_segment.log.path)
+    _transact(world, 5)
+    _end(world, 6, commit=True)
+    for _ in range(3):
+        world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    if rolled:
+        world.log.roll(START_MS)
+    world.aborted.append((30, _transact(world, 6), _end(world, 7, commit=False)))
+    path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
+    _roll_and_stop(world, stop)
+    for snapshot in path.parent.glob("*.snapshot"):
+        if rolled and int(snapshot.stem) <= int(path.stem):
+            snapshot.unlink()
+    _damage_batch(damaged, 1, field)
+    DAMAGES["cut within an entry"](path)
+    if stop is not None:
+        world.begin()
+    world.settle()
+
+
+@pytest.mark.parametrize("damage", ["before", "behind"])
+def test_an_epoch_that_rises_without_damage_tells_nothing(tmp_path: Path, damage: str) -> None:
+    """A late record of an old producer may have begun what nobody has ended, and what follows ends it with its own."""
+    world = World(tmp_path)
+    world.log.roll(START_MS)
+    segment = world.log.active_segment
+    path = Path(segment.path_of(TXN_INDEX_SUFFIX))
+    world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    first = _transact(world, 5)
+    _transact(world, 6)
+    world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    world.aborted.append((30, first, _end(world, 7, commit=False)))
+    _roll_and_stop(world, None)
+    _damage_batch(Path(segment.log.path), 0 if damage == "before" else 3, "checksum")
+    DAMAGES["cut within an entry"](path)
+    world.settle()
