@@ -32,7 +32,7 @@ from .recovery_progress import RecoveryStopped
 from .scan import CorruptSegment, WildIndex, batch_of_entry
 from .segment import TXN_INDEX_SUFFIX, Segment
 from .stored_batches import RecoveryReport, note_batches
-from .stored_producers import find_aborts, load_snapshot, replay
+from .stored_producers import find_aborts, holding, load_snapshot, replay
 from .truncation import producer_snapshots
 
 if TYPE_CHECKING:
@@ -182,8 +182,10 @@ class AbortsRebuild:
         self.segment = segment
         self.stopped = False
         budget = FdBudget(16)
+        self._sources = _up_to(log, segment)
+        self._needed: list[Segment] = []  # those of them whose files are read
         self._segments: list[Segment] = []
-        for each in _up_to(log, segment):
+        for each in self._sources:
             twin = _twin(log, budget, each)
             twin.index.start_as(each.index)  # behind damage it leads on
             self._segments.append(twin)
@@ -195,6 +197,8 @@ class AbortsRebuild:
         report = RecoveryReport(on_read=self._look_up)
         producers = ProducerState(log.name, expiration_ms=log.producer_expiration_ms)
         load_snapshot(log, producers, producer_snapshots(log), own.base_offset)
+        bases = {each.base_offset for each in holding(self._segments, producers.end_offset, own.base_offset)}
+        self._needed = [each for each in self._sources if each.base_offset in bases]
         if producers.end_offset < own.base_offset:
             replay(log, producers, self._segments, producers.end_offset, own.base_offset, report)
         find_aborts(log, own, producers, self._made, report)
@@ -205,8 +209,12 @@ class AbortsRebuild:
 
     @property
     def wanted(self) -> bool:
-        """Whether the segment still is the log's, and has not its file."""
-        return self.segment.aborts_rebuilding is self and self.segment in self.log.segments
+        """Whether the segment still is the log's, and has not its file, and the ones before it were there to be read: who asks next has it
+        begun anew where retention or compaction has taken one."""
+        if self.segment.aborts_rebuilding is not self:
+            return False
+        present = set(map(id, self.log.segments))
+        return all(id(each) in present for each in (self.segment, *self._needed))
 
     def install(self) -> None:
         """Give the segment its file, where it is wanted. Raises OSError."""
@@ -334,7 +342,7 @@ class IndexRebuilds:
         except (RecoveryStopped, CancelledError):
             pass
         except OSError as error:
-            if wanted:  # else the log was deleted or moved: its files are gone, and nothing is wrong with the disk
+            if wanted:  # else its files were deleted, moved or replaced, and nothing is wrong with the disk
                 log.dir.refuse("making an index again", error.filename or segment.log.path, error)
         except Exception as error:
             failures.report(f"making the index of {segment.log.path} again", error)

@@ -203,7 +203,7 @@ def load_producers(
     load_snapshot(log, producers, snapshots, end)
     if producers.end_offset < end:
         if report is not None:
-            report.foresee(sum(segment.size for segment in _holding(segments, producers.end_offset, end)))
+            report.foresee(sum(segment.size for segment in holding(segments, producers.end_offset, end)))
         replay(log, producers, segments, producers.end_offset, end, report)
     elif len(producers):
         _fill_windows(log.files, producers, segments[-1])
@@ -217,6 +217,8 @@ def load_snapshot(log: PartitionLog, producers: ProducerState, snapshots: list[i
         try:
             producers.decode(log.files.read_file(path), offset, log.clock())
             return
+        except FileNotFoundError:  # a flush has put a later one in its place while a thread looked
+            snapshots.remove(offset)
         except CorruptSnapshot as error:
             logger.error("%s: %s; an earlier snapshot is used", path, error)
             log.files.remove_if_exists(path)
@@ -224,7 +226,7 @@ def load_snapshot(log: PartitionLog, producers: ProducerState, snapshots: list[i
     producers.clear(0)
 
 
-def _holding(segments: list[Segment], start: int, end: int) -> Iterator[Segment]:
+def holding(segments: list[Segment], start: int, end: int) -> Iterator[Segment]:
     """The segments with batches from offset `start` up to `end`."""
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else end
@@ -242,7 +244,7 @@ def replay(
 ) -> None:
     """Take the stored batches from offset `start` up to `end` into the producer state."""
     report = report or RecoveryReport()
-    for segment in _holding(segments, start, end):
+    for segment in holding(segments, start, end):
         position = _position_of(log.files, segment, start)
         for header, data in _readable(log.files, segment, position, report, "replaying producers"):
             if header.base_offset >= end:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from aborts_world import CERTAIN, COUNT, DAMAGES, World, with_two_aborts
-from fastq_broker.log import txn_index
+from fastq_broker.log import PartitionLog, index_rebuild, txn_index
 from fastq_broker.log.segment import TXN_INDEX_SUFFIX
 from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, crash, one_batch
@@ -313,3 +313,44 @@ def test_a_file_that_is_emptied_before_anybody_has_looked_is_made_again(tmp_path
 def test_zeros_are_no_transaction() -> None:
     """One has a record at least before its marker, in the first segment too."""
     assert txn_index.damage(bytes(txn_index.ENTRY_BYTES), "path", 0) is not None
+
+
+@pytest.mark.parametrize("when", ["beside", "made"])
+def test_older_segments_that_go_meanwhile_take_nothing_offline(tmp_path: Path, when: str) -> None:
+    """Their batches are read for what was open at the segment's begin, where no snapshot tells it."""
+    world = World(tmp_path)
+    log = world.log
+    assert world.told() == world.wanted()
+    for snapshot in Path(log.path).glob("*.snapshot"):
+        snapshot.unlink()
+    DAMAGES["cut within an entry"](Path(log.segments[-2].path_of(TXN_INDEX_SUFFIX)))
+    with pytest.raises(ReplicaNotAvailable):
+        world.told()
+    if when == "made":
+        world.thread.run()
+    log.high_watermark = log.log_end_offset
+    log.delete_records_before(log.segments[2].base_offset)
+    log.drop_oldest(2)
+    world.thread.run()
+    world.loop.turn()
+    assert log.dir.offline is None
+    world.settle()
+
+
+def test_a_snapshot_that_goes_meanwhile_takes_nothing_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush removes the one before its own."""
+    world = World(tmp_path)
+    log = world.log
+    assert world.told() == world.wanted()
+    look = index_rebuild.producer_snapshots
+
+    def too_late(log: PartitionLog) -> list[int]:
+        found = look(log)
+        for snapshot in Path(log.path).glob("*.snapshot"):
+            snapshot.unlink()
+        return found
+
+    monkeypatch.setattr(index_rebuild, "producer_snapshots", too_late)
+    DAMAGES["cut within an entry"](Path(log.segments[-2].path_of(TXN_INDEX_SUFFIX)))
+    world.settle()
+    assert log.dir.offline is None
