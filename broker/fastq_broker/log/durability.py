@@ -384,6 +384,7 @@ class Durability:
                         handles.append(FileHandle(files, index.path, READ))
                 if segment.txn_index_unsynced:
                     segment.write_aborts()
+                if segment.txn_index_unsynced:  # else there are none, and no file any more
                     marks.append((segment, "txn_index_unsynced", False))
                     handles.append(FileHandle(files, segment.path_of(TXN_INDEX_SUFFIX), READ))
             snapshot = self.take_snapshot() if following is None else None

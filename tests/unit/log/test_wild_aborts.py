@@ -354,3 +354,28 @@ def test_a_snapshot_that_goes_meanwhile_takes_nothing_offline(tmp_path: Path, mo
     DAMAGES["cut within an entry"](Path(log.segments[-2].path_of(TXN_INDEX_SUFFIX)))
     world.settle()
     assert log.dir.offline is None
+
+
+def test_an_empty_file_that_could_not_be_removed_for_a_shortage_goes_with_the_next_flush(tmp_path: Path) -> None:
+    """A file system that copies on write may have no room for that."""
+    files = FaultyFiles()
+    world = World(tmp_path, files)
+    world.log.roll(START_MS)
+    world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    none = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
+    world.log.roll(START_MS)
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    world.manager.write_checkpoints(world.log.dir, wait=True)
+    crash(world.manager)
+    none.touch()
+    fault = files.plan(Fault("unlink", errno.ENOSPC, TXN_INDEX_SUFFIX))
+    world.begin()
+    assert world.told() == world.wanted()
+    assert fault.struck and none.exists()
+    files.heal()
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    assert not none.exists()
+    assert world.log.dir.offline is None
+    assert world.told() == world.wanted()
