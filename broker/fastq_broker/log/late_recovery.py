@@ -100,6 +100,7 @@ class LateRecovery:
             topic_id=log.topic_id,
             recovery_point=log.recovery_point,
             log_start_offset=log.checkpointed_start_offset,
+            cleaned_offset=log.cleaned_offset,
             clean=log.clean,
             producer_expiration_ms=log.producer_expiration_ms,
         )

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from cleaner_support import cleaner_of
 from cleaner_support import run as clean
-from fastq_broker.log import LogConfig
+from fastq_broker.log import LogConfig, partition_log
 from fastq_broker.log.retention import apply_retention
-from log_support import START_MS, crash, flush_rolled, one_batch, open_manager, reconfigure, records_of
+from log_support import START_MS, Later, Loop, crash, flush_rolled, one_batch, open_manager, reconfigure, records_of
 from test_dir_moves import KEY, directories, opened, read_all, run, write
 from test_log_recovery import CONFIG, SIZE, fill, reopen
 
 from fastq._native.records import build_batch
+from fastq.errors import ReplicaNotAvailable
 
 
 @pytest.mark.parametrize("left", [0, 40])
@@ -117,9 +118,9 @@ def test_a_compacted_log_has_records_missing_anyhow(tmp_path: Path) -> None:
     assert found is not None and found.gap_offset is None and found.log_end_offset == 250
 
 
-@pytest.mark.parametrize("stop", ["clean", "crash"])
+@pytest.mark.parametrize("stop", ["clean", "crash", "lacks an index"])
 def test_what_compaction_has_taken_is_not_missing_once_the_policy_is_another(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, stop: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, stop: str
 ) -> None:
     """Below what the cleaner's checkpoint says, that is: the records above it are missing if they are."""
     row = build_batch([(START_MS, b"key-0", b"v")])
@@ -145,15 +146,26 @@ def test_what_compaction_has_taken_is_not_missing_once_the_policy_is_another(
     manager.default_config = config
     add([0] * 30)  # and three segments that have never been compacted
     assert [segment.base_offset for segment in log.segments[-3:]] == [40, 50, 60]
-    if stop == "clean":
-        assert manager.close()
-    else:
+    if stop == "crash":
         manager.write_checkpoints(log.dir, wait=True)
         crash(manager)
+    else:
+        assert manager.close()
     (tmp_path / "recovery-point-offset-checkpoint").unlink()
     manager = open_manager(tmp_path, config)
     found = manager.get("t", 0)
     assert found is not None
+    if stop == "lacks an index":  # a thread recovers it while the broker serves
+        monkeypatch.setattr(partition_log, "LOOP_BYTES_MAX", 0)
+        Path(found.path, f"{40:020d}.index").unlink()
+        loop, thread = Loop(), Later()
+        manager.late.attach(manager.dirs, loop, lambda count, name: thread)
+        with pytest.raises(ReplicaNotAvailable):
+            found.load()
+        thread.run()
+        assert f"{found.path} is whole now" in caplog.text
+        loop.turn()
+        assert found.recovery_point == 61
     assert (found.log_end_offset, found.recovery.gaps) == (61, [])
     assert not [record for record in caplog.records if "are gone" in record.message]
     crash(manager)
