@@ -36,9 +36,10 @@ from fastq.values import NamedTuple
 
 from .admission import Admission
 from .files import is_shortage
+from .log_file import RESERVE_FROM_BYTES
 from .log_segments import LogSegments
 from .producer_state import BatchMetadata
-from .segment import INT32_MAX, RESERVE_FROM_BYTES, TXN_INDEX_SUFFIX, Segment
+from .segment import INT32_MAX, TXN_INDEX_SUFFIX, Segment
 
 logger = logging.getLogger(__name__)
 

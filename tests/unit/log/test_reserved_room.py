@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastq_broker.log import LogConfig, PartitionLog
 from fastq_broker.log.files import SLACK_BYTES
-from fastq_broker.log.segment import RESERVED_BYTES_MAX, RESERVED_BYTES_MIN, RESERVED_SHARE
+from fastq_broker.log.log_file import RESERVED_BYTES_MAX, RESERVED_BYTES_MIN, RESERVED_SHARE
 from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, crash, one_batch, open_manager, records_of
 
