@@ -181,8 +181,8 @@ class LogAppends(LogSegments):
         return self.append(marker, leader_epoch=leader_epoch, now_ms=now_ms, from_client=False)
 
     def _not_read(self, segment: Segment, error: OSError) -> KafkaError:
-        """The error of an append that could not read when its segment begins."""
-        return self.dir.refuse("reading a segment's first batch", error.filename or segment.log.path, error)
+        """The error of an append that could not read when its segment begins, or how many entries its indexes have."""
+        return self.dir.refuse("looking whether a segment is full", error.filename or segment.log.path, error)
 
     def append_as_follower(self, batches: bytes | bytearray | memoryview, *, now_ms: int, gently: bool = False) -> int:
         """Append batches that carry their offsets and epochs already, byte for byte; answers the new log end offset.
@@ -199,10 +199,10 @@ class LogAppends(LogSegments):
         headers = self._judge_replicated(view)
         position = done = 0
         while done < len(headers):
-            active = self._active_for_replicated(headers[done], now_ms)
+            active, count_max = self._active_for_replicated(headers[done], now_ms)
             room = self._segment_bytes - active.log.size
             size, count = headers[done].size_bytes, 1
-            for header in headers[done + 1 : done + active.index_room]:
+            for header in headers[done + 1 : done + count_max]:
                 if size + header.size_bytes > room or header.last_offset - active.base_offset > INT32_MAX:
                     break
                 size += header.size_bytes
@@ -234,9 +234,9 @@ class LogAppends(LogSegments):
             self._admission.corrupt(str(error))
         return headers
 
-    def _active_for_replicated(self, header: BatchHeader, now_ms: int) -> Segment:
-        """The segment that a leader's batch goes to: a new one where that is due. It begins at the log's end, unless the batch is too far
-        above for its indexes: offsets that a leader has not must not look like those of a file that is gone."""
+    def _active_for_replicated(self, header: BatchHeader, now_ms: int) -> tuple[Segment, int]:
+        """The segment that a leader's batch goes to, and how many may: a new one where that is due. It begins at the log's end, unless the
+        batch is too far above for its indexes: offsets that a leader has not must not look like those of a file that is gone."""
         active = self._active
         try:
             if (
@@ -247,9 +247,9 @@ class LogAppends(LogSegments):
             ):
                 too_far = header.last_offset - self.log_end_offset > INT32_MAX
                 active = self.roll(now_ms, header.base_offset if too_far else None)
+            return active, active.index_room
         except OSError as error:
             raise self._not_read(active, error) from error
-        return active
 
     def _append_replicated(
         self, active: Segment, data: memoryview, headers: list[BatchHeader], now_ms: int, gently: bool

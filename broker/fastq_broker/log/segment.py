@@ -207,16 +207,27 @@ class Segment:
         handle = log._handle
         if handle is None:
             handle = log.handle()
+        if self.time_index.last_timestamp is None:
+            self._look_up_times()
         log.recently_used = True
         self._files.write_all(handle.fd, data, position)
         log.size = position + size
         self.note_batch(position, size, last_offset, max_timestamp)
         return position
 
+    def _look_up_times(self) -> None:
+        """Read what the batches that come are compared with, before one is written: where it cannot be read, nothing is left of that.
+        Raises OSError."""
+        if not self._timestamps_known:
+            self.load_max_timestamp()
+        self.time_index.know_last()
+
     def append_run(self, data: memoryview, headers: Sequence[BatchHeader], *, gently: bool = False) -> None:
         """Write whole batches that follow each other at the end, as one, or `gently`. Raises OSError as `append` does. See `index_room`."""
         log = self.log
         position = log.size
+        if self.time_index.last_timestamp is None:
+            self._look_up_times()
         write = self._files.write_pieces if gently else self._files.write_all
         write(log.handle().fd, data, position)
         log.size = position + len(data)

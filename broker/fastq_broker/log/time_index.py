@@ -27,32 +27,37 @@ class TimeIndex(IndexFile):
     """Sparse index from timestamps to offsets. Event-loop thread only."""
 
     ENTRY_BYTES = 12
-    __slots__ = ("_last_timestamp",)
+    __slots__ = ("last_timestamp",)
 
     def __init__(self, files: Files, budget: FdBudget, path: str, base_offset: int) -> None:
         super().__init__(files, budget, path, base_offset)
-        self._last_timestamp: int | None = None  # the last entry's, where it is known
+        self.last_timestamp: int | None = None
+        """The last entry's, where it is known."""
 
     def append_if_later(self, timestamp: int, offset: int) -> None:
         """Add an entry unless `timestamp` is at or below the last one's. One that cannot be read is none: who looks a time up finds out."""
-        last = self._last_timestamp
+        last = self.last_timestamp
         if last is None:
-            try:
-                last = self.last()[0]
-            except WildIndex:
-                last = NO_TIMESTAMP
-            self._last_timestamp = last
+            last = self.know_last()
         if timestamp > last:
             self._append(_ENTRY.pack(timestamp, offset - self.base_offset))
-            self._last_timestamp = timestamp
+            self.last_timestamp = timestamp
+
+    def know_last(self) -> int:
+        """The last entry's timestamp, for which nothing is read from then on. Raises OSError."""
+        try:
+            self.last_timestamp = last = self.last()[0]
+        except WildIndex:
+            self.last_timestamp = last = NO_TIMESTAMP
+        return last
 
     def start_empty(self) -> None:
         super().start_empty()
-        self._last_timestamp = None
+        self.last_timestamp = None
 
     def truncate_entries(self, count: int) -> None:
         super().truncate_entries(count)
-        self._last_timestamp = None
+        self.last_timestamp = None
 
     def entry_at(self, number: int) -> tuple[int, int]:
         """(timestamp, offset) of an entry, counted from 0."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import struct
 from pathlib import Path
@@ -13,7 +14,7 @@ from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, StandingClock, crash, one_batch, open_manager, records_of
 
 from fastq._native.crc32c import crc32c
-from fastq._native.records import build_batch, decode_records, read_header, verify_crc
+from fastq._native.records import build_batch, decode_records, read_header, stamp, verify_crc
 from fastq.errors import (
     CorruptMessage,
     InvalidProducerEpoch,
@@ -483,3 +484,50 @@ def test_leader_epochs_end_where_the_next_begins(tmp_path: Path) -> None:
     crash(manager)
     reopened = open_manager(tmp_path).get("t", 0)
     assert reopened is not None and reopened.epochs.entries() == [(1, 0), (4, 2), (9, 3)]
+
+
+@pytest.mark.parametrize("follower", [False, True])
+@pytest.mark.parametrize("before", range(6))
+def test_an_append_that_could_not_look_at_the_time_index_leaves_no_entry(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: int, follower: bool
+) -> None:
+    """The map of it has been closed for another file, there is no descriptor to open it again, and an index entry is due."""
+    files = FaultyFiles()
+    size = len(one_batch([b"v"]))
+    config = LogConfig(index_interval_bytes=2 * size)
+    manager = open_manager(tmp_path, config, files=files)
+    log = manager.create("t", 0, bytes(16))
+
+    def add(count: int, timestamp_ms: int) -> None:
+        batches = [one_batch([b"v"], timestamp_ms=timestamp_ms + number) for number in range(count)]
+        if follower:
+            for number, batch in enumerate(batches):
+                stamp(batch, 0, log.log_end_offset + number, 0)
+            log.append_as_follower(b"".join(batches), now_ms=START_MS)
+        else:
+            for batch in batches:
+                send(log, batch)
+
+    add(8, START_MS)
+    assert manager.close()
+    manager = open_manager(tmp_path, config, files=files)
+    log = manager.create("t", 0, bytes(16))
+    add(before, START_MS + 100)
+    log.active_segment.time_index.release()
+    files.plan(Fault("open", errno.EMFILE, ".timeindex"))
+    end = log.log_end_offset
+    with contextlib.suppress(KafkaStorageError):
+        add(4, START_MS + 1_000)
+    files.heal()
+    assert log.dir.offline is None
+    assert log.log_end_offset >= end
+    latest = START_MS + 1_000 if log.log_end_offset > end else START_MS + 100
+    assert log.active_segment.largest_timestamp() < latest + 100
+    assert manager.close()
+    caplog.clear()
+    log = open_manager(tmp_path, config, files=files).create("t", 0, bytes(16))
+    log.load()
+    index, times = log.active_segment.index, log.active_segment.time_index
+    assert index.last()[1] < log.active_segment.size and times.last()[0] < latest + 100
+    assert len(set(index.entries())) == index.entry_count == len({position for _, position in index.entries()})
+    assert not caplog.records
