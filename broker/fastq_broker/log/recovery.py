@@ -123,8 +123,11 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
     epochs_lost = not _load_epochs(epochs, has_records=segments[0].size > 0)
     epochs.unsynced = log.durability.is_new and len(epochs) > 0
     began = epochs.earliest[1]
-    if epochs_lost:  # then an index without its records tells that there were such
-        began = min((int(name[:20]) for name in deleted if name.endswith(INDEX_SUFFIX)), default=began)
+    if epochs_lost:
+        # Then indexes without their records tell that there were such, but for the one that a deletion cut short may leave.
+        told = [int(name[:20]) for name in deleted if name.endswith(INDEX_SUFFIX)]
+        if log.clean or len(told) > 1:
+            began = min(told, default=began)
     producers = ProducerState(log.name, expiration_ms=log.producer_expiration_ms)
     damaged = [
         segment

@@ -303,6 +303,30 @@ def test_indexes_of_which_a_deletion_was_cut_short_go_without_a_word(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+def test_a_deletion_cut_short_has_lost_nothing_where_the_leader_epochs_are_gone_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A loss of power may leave their file empty, which the deletion has just replaced, and of the segment that it was at the index."""
+    manager = open_manager(tmp_path, CONFIG)
+    log = fill(manager, 0, 450)
+    log.delete_records_before(250)
+    assert apply_retention(log, START_MS) == 2
+    crash(manager)
+    left = [tmp_path / "t-0" / f"{100:020d}.{suffix}" for suffix in ("index", "timeindex")]
+    for path in left:
+        path.write_bytes(b"x" * 24)
+    Path(log.epochs.path).write_bytes(b"")
+    for load in range(2):
+        caplog.clear()
+        manager = open_manager(tmp_path, CONFIG)
+        found = manager.create("t", 0, bytes(16))
+        found.load()
+        assert (found.log_start_offset, found.lost_start, found.missing_offsets) == (200, None, 0)
+        assert ("unless a deletion was cut short" in caplog.text) == (not load)
+        crash(manager)
+    assert not any(path.exists() for path in left)
+
+
 @pytest.mark.parametrize("base", [0, 200])
 def test_indexes_whose_log_is_gone_are_kept_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, base: int
