@@ -133,7 +133,7 @@ class Durability:
         while following is not None:
             handles, marks, following = self._handles(full=True, begin=following.base_offset)
             for handle in handles:
-                self._log.files.sync_data(handle.fd)
+                self._log.files.sync(handle.fd)
             handles.clear()  # the next ones need their descriptors
             _set(marks)
 

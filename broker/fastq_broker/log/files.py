@@ -16,6 +16,7 @@ import errno
 import mmap
 import os
 import shutil
+import stat
 import sys
 import threading
 from collections import deque
@@ -307,6 +308,10 @@ class Files:
         except OSError as error:  # some file systems have no sync of a directory
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
                 raise
+
+    def sync(self, fd: int) -> None:
+        """`sync_data` of a file, `sync_names` of a directory."""
+        (self.sync_names if stat.S_ISDIR(os.fstat(fd).st_mode) else self.sync_data)(fd)
 
     def sync_filesystem(self, fd: int) -> None:
         """Make everything last that has been written on the file system of this descriptor."""

@@ -78,7 +78,7 @@ def deliver(done: Done, error: OSError | None, files: Sequence[FileHandle] | Seq
 
 def _sync(files: Files, handles: Sequence[FileHandle]) -> None:
     for handle in handles:
-        files.sync_data(handle.fd)
+        files.sync(handle.fd)
 
 
 def _begin(files: Files, handle: FileHandle, position: int, size: int) -> None:
