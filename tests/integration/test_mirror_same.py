@@ -210,6 +210,30 @@ def test_with_start_latest_a_topic_that_is_deleted_in_the_target_is_copied_from_
         assert [(r.offset, r.value) for r in read(config, "target", name)] == [(1, b"first"), (2, b"meanwhile")]
 
 
+def test_with_start_latest_a_partition_begins_where_it_was_found_first_though_nothing_was_copied(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    """What was produced while the mirror was off was left out, and called the same by a check."""
+    source, _ = brokers
+    name = new_topic_name()
+    tp = TopicPartition(name, 0)
+    config = same(brokers, name, start="latest")
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Producer(bootstrap_servers=source.bootstrap_servers) as producer,
+    ):
+        admin.create_topic(name, 1)
+        producer.send(name, b"before", partition=0).result()
+        with running(config) as mirror:
+            until(lambda: any(tp in lane.counts.lag for lane in list(mirror.lanes.values())))
+        producer.send(name, b"meanwhile", partition=0).result()
+        with running(config) as mirror:
+            until(lambda: any(tp in lane.counts.lag for lane in list(mirror.lanes.values())))
+            producer.send(name, b"after", partition=0).result()
+            until(lambda: ends_of(config, name) == 3)
+        assert [(r.offset, r.value) for r in read(config, "target", name)] == [(1, b"meanwhile"), (2, b"after")]
+
+
 def test_a_source_that_has_lost_records_stops_the_partition_or_cuts_the_target(
     brokers: tuple[Broker, Broker], new_topic_name: Any
 ) -> None:

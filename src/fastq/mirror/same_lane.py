@@ -5,8 +5,8 @@ Rules
   transaction, and a kill at any moment leaves what an orderly stop leaves. Two that think they own the lane copy the same.
 - What is fetched next is fetched while what was fetched last is appended. Whatever goes wrong with a partition, it is placed anew: both
   ends are asked for, and whether the source has the same history.
-- Which epochs the source has had is written down before what they wrote is appended, by the lane's transactional producer, which fences
-  who had the lane before: an older account of it would look like a truncation.
+- Which epochs the source has had is written down before what they wrote is appended, and where "latest" was before anything is, by the
+  lane's transactional producer, which fences who had the lane before: an older account of it would look like a truncation.
 - The rest is `Lane`'s: a partition with an error is left out and tried again, any other error begins the lane anew.
 """
 
@@ -94,7 +94,7 @@ class SameLane(Lane):
         while not self._stop.is_set():
             work = self._work()
             if work.version != version or self._is_due():
-                self._follow_same(source, target, consumer, work)
+                self._follow_same(producer, source, target, consumer, work)
                 version = work.version
             if fetching is None:
                 if not self._at:
@@ -113,7 +113,9 @@ class SameLane(Lane):
 
     # -- which partitions
 
-    def _follow_same(self, source: SourceReader, target: TargetWriter, consumer: Consumer, work: Work) -> None:
+    def _follow_same(
+        self, producer: Producer, source: SourceReader, target: TargetWriter, consumer: Consumer, work: Work
+    ) -> None:
         """Copy what is to be mirrored by this lane, and is not left out at the moment."""
         now, known = self._clock(), {tp: mirrored for tp, mirrored in work.partitions.items() if self._mine(tp)}
         self.failed = {
@@ -128,7 +130,7 @@ class SameLane(Lane):
         self._at = {tp: at for tp, at in self._at.items() if wanted.get(tp) == at.mirrored}
         fresh = {tp: mirrored for tp, mirrored in wanted.items() if tp not in self._at}
         if fresh:
-            self._place(source, target, consumer, fresh)
+            self._write_down(producer, self._place(source, target, consumer, fresh))
 
     @staticmethod
     def _ask(mirrored: Mirrored, **more: Any) -> Ask:
@@ -140,8 +142,9 @@ class SameLane(Lane):
         target: TargetWriter,
         consumer: Consumer,
         fresh: Mapping[TopicPartition, Mirrored],
-    ) -> None:
-        """Find where each of these goes on."""
+    ) -> dict[TopicPartition, Epochs]:
+        """Find where each of these goes on; of those that begin at the source's end, where that is, for which there is no epoch yet."""
+        begun: dict[TopicPartition, Epochs] = {}
         there = {tp: TopicPartition(mirrored.topic, tp.partition) for tp, mirrored in fresh.items()}
         answers = target.ask({there[tp]: self._ask(mirrored) for tp, mirrored in fresh.items()})
         told = self._answered({tp: answers[there[tp]] for tp in fresh})
@@ -173,6 +176,7 @@ class SameLane(Lane):
                     self._set_aside(tp, error)
                     continue
             options = self._config.options
+            first = self._epochs[tp].first if tp in self._epochs else -1
             try:
                 place = place_same(
                     begins[tp],
@@ -182,17 +186,22 @@ class SameLane(Lane):
                     diverged,
                     start=options.start,
                     on_gap=options.on_gap,
-                    first=self._epochs[tp].first if tp in self._epochs else -1,
+                    first=first,
                 )
             except MirrorGap as error:
                 self._leave_out(tp, error.with_context(topic=tp.topic, partition=tp.partition), FOREVER_S)
                 continue
             if place.why:
                 logger.warning("%s: %s; it goes on at offset %d", tp, place.why, place.offset)
-            if place.cut is None:
-                self._at[tp] = _At(fresh[tp], place.offset, at.log_end, at.log_start)
-            else:
+            if place.cut is not None:
                 self._cut_off(target, tp, fresh[tp], place)
+                continue
+            self._at[tp] = _At(fresh[tp], place.offset, at.log_end, at.log_start)
+            if options.start == "latest" and first < 0 and at.log_end == 0:
+                # The end is another one each time it is asked for, and the target does not know where it was.
+                begun[tp] = Epochs(fresh[tp].topic_id, begin=place.offset)
+        self._epochs |= begun
+        return begun
 
     def _other_batches(
         self, source: SourceReader, tp: TopicPartition, mirrored: Mirrored, begin: int, end: int
@@ -302,6 +311,13 @@ class SameLane(Lane):
         self._epochs |= news
         return news
 
+    def _write_down(self, producer: Producer, news: Mapping[TopicPartition, Epochs]) -> None:
+        if not news:
+            return
+        with producer.transaction():
+            for tp, epochs in news.items():
+                producer.send(self._state_topic, epochs.to_json(), epochs_key(tp), partition=self.number)
+
     def _append(
         self,
         producer: Producer,
@@ -312,10 +328,7 @@ class SameLane(Lane):
     ) -> None:
         """Append what was fetched, and tell the target where the source begins."""
         begin = self._clock()
-        if news:
-            with producer.transaction():
-                for tp, epochs in news.items():
-                    producer.send(self._state_topic, epochs.to_json(), epochs_key(tp), partition=self.number)
+        self._write_down(producer, news)
         asks: dict[TopicPartition, Ask] = {}
         places: dict[TopicPartition, TopicPartition] = {}
         for tp, chunk in chunks.items():
