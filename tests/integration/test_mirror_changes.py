@@ -255,6 +255,27 @@ def test_a_process_whose_source_is_gone_hears_of_a_fail_over(
     assert ended and "was failed over" in str(ended[0])
 
 
+@pytest.mark.parametrize(("group_interval_ms", "refresh_interval_ms"), [(0, 200), (100, 300_000)])
+def test_a_process_whose_source_is_idle_hears_of_a_fail_over_and_leaves_the_target_alone(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, group_interval_ms: int, refresh_interval_ms: int
+) -> None:
+    """Nothing comes by which its lanes would hear it: configs of the target were set back to the source's for ever."""
+    source, target = brokers
+    name = new_topic_name()
+    alias = f"idle{group_interval_ms}"
+    made(source, name, b"x")
+    often = {"group_interval_ms": group_interval_ms, "refresh_interval_ms": refresh_interval_ms}
+    config = configured(brokers, [name], alias=alias, heartbeat_interval_ms=0, **often)
+    with pytest.raises(MirrorStopped, match="was failed over"), running(config) as mirror:
+        until(lambda: values_of(target, f"{alias}.{name}") == [b"x"])
+        fail_over(config)
+        topic = ConfigResource.topic(f"{alias}.{name}")
+        with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+            admin.set_configs(topic, {"retention.ms": "12345678"})
+            until(lambda: mirror._stopping.is_set())
+            assert admin.describe_configs([topic])[topic].result()["retention.ms"].value == "12345678"
+
+
 def test_a_memory_with_more_lanes_or_that_forgets_is_refused(
     brokers: tuple[Broker, Broker], new_topic_name: Any
 ) -> None:

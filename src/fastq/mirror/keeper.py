@@ -3,7 +3,8 @@
 Rules
 - Nothing here is exactly once, and need not be: an offset of a group is committed when it is greater than what is there, heartbeats
   and checkpoints are records of which the last one counts.
-- Each piece fails for itself; a failure is told once, and tried again in the next round.
+- Each piece fails for itself; a failure is told once, and tried again in the next round. That the mirror was failed over ends it: groups of
+  the target are others' then.
 - Thread rule: `run` is the body of a thread of its own; `stop` may be called by others.
 """
 
@@ -20,9 +21,10 @@ from fastq.errors import FastqError, GroupIdNotFound, KafkaError, TopicAlreadyEx
 from fastq.metadata import TopicPartition
 from fastq.mirror.acls import copy_acls, in_words
 from fastq.mirror.config import MirrorConfig, Side
+from fastq.mirror.lane import stopped_error
 from fastq.mirror.mm2 import Checkpoint, Heartbeat, OffsetSync, checkpoints_topic, offset_syncs_topic
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
-from fastq.mirror.progress import Progress, is_another
+from fastq.mirror.progress import MirrorStopped, Progress, is_another
 from fastq.mirror.same_progress import progress_of
 from fastq.mirror.state import State, read_state
 from fastq.mirror.survey import admin_of
@@ -64,7 +66,7 @@ class Keeper:
         self._stop.set()
 
     def run(self) -> None:
-        """Go on until `stop`."""
+        """Go on until `stop`. Raises MirrorStopped once the mirror was failed over."""
         options, config = self._config.options, self._config
         # What is wrong in the settings of either side ends the mirror: it raises here.
         source, target = admin_of(config.source), admin_of(config.target)
@@ -96,6 +98,8 @@ class Keeper:
         try:
             done = step()
             self._told.pop(what, None)
+        except MirrorStopped:
+            raise
         except FastqError as error:
             self._tell(what, logging.WARNING, f"{what}: {error}")
             return False
@@ -215,6 +219,8 @@ class Keeper:
         except FastqError:
             self._forget_state()
             raise
+        for stopped in self._state.stopped.values():
+            raise stopped_error(self._config, stopped)
         return progress_of(self._config, target, self._state)
 
     def _forget_state(self) -> None:

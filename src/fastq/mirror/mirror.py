@@ -131,6 +131,8 @@ class Mirror:
         """The body of a thread: what ends it ends the mirror, which would go on without it as if nothing were to do."""
         try:
             body(*arguments)
+        except MirrorStopped as error:
+            self._failure = error
         except Exception as error:
             logger.exception("%s has ended", threading.current_thread().name)
             self._failure = error
@@ -234,6 +236,8 @@ class Mirror:
                 if self._look(survey) and looks < LOOKS_MAX:
                     continue
                 told = ""
+            except MirrorStopped:
+                raise
             except FastqError as error:
                 if str(error) != told:
                     told = str(error)
@@ -244,15 +248,18 @@ class Mirror:
 
     def _failed_over(self) -> MirrorStopped | None:
         """Whether the target is written to by others now. Lanes hear it with their next transaction, which never comes where the source is
-        gone for good."""
+        gone for good, or idle. The first lane is the first to be ended."""
         try:
-            state = read_state(self.config.target, state_topic(self.config.source.alias), range(self._lane_count))
+            state = read_state(self.config.target, state_topic(self.config.source.alias), [0])
         except FastqError:  # the target does not answer either: with the next look
             return None
         return next((stopped_error(self.config, stopped) for stopped in state.stopped.values()), None)
 
     def _look(self, survey: Survey) -> bool:
-        """One look; whether something was changed, so that another is due at once."""
+        """One look; whether something was changed, so that another is due at once. Raises MirrorStopped before anything is, where the
+        target is written to by others now, as far as that is looked for."""
+        if survey.asks_for_everything and 0 in self.lanes and (over := self._failed_over()) is not None:
+            raise over
         found = survey.look()
         changed = False
         if 0 in self.lanes:

@@ -102,9 +102,14 @@ class Survey:
                 f"there is no topic {name} in {self._config.target.alias}: no mirror from {self._config.source.alias} has run there"
             ) from None
 
+    @property
+    def asks_for_everything(self) -> bool:
+        """Whether the next `look` asks for configs too, and for what other mirrors say."""
+        return self._looks % CONFIGS_EVERY == 0
+
     def look(self) -> Plan:
         """What is to be mirrored, and what is to be done for it."""
-        fresh_configs = self._looks % CONFIGS_EVERY == 0
+        fresh_configs = self.asks_for_everything
         self._looks += 1
         self.unknown = {}
         names = self.source.list_topics()
