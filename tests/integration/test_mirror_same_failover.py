@@ -14,11 +14,7 @@ from waiting import until
 from fastq import Admin, Producer, TopicPartition
 from fastq.admin import OffsetSpec
 from fastq.cli import main
-from fastq.errors import (
-    ConfigError,
-    PolicyViolation,
-    TransactionFenced,
-)
+from fastq.errors import ConfigError, FastqError, PolicyViolation, RequestTimedOut, TransactionFenced
 from fastq.mirror import same_failover
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.failover import fail_back, fail_over, reversed_config
@@ -195,6 +191,40 @@ def test_a_fail_back_over_records_that_nobody_has_copied_is_refused(
     back = reversed_config(config)
     with running(back):
         wait_for_same(back, name)
+
+
+@pytest.mark.parametrize("why", ["refused", "failed"])
+def test_a_fail_back_that_is_not_done_leaves_no_topic_read_only(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    source, _ = brokers
+    prefix = new_topic_name()
+    bad, fine = f"{prefix}-a", f"{prefix}-b"
+    config = same(brokers, f"{prefix}-.*")
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Producer(bootstrap_servers=source.bootstrap_servers) as producer,
+    ):
+        for name in (bad, fine):
+            admin.create_topic(name, 1)
+            producer.send(name, b"copied", partition=0).result()
+        with running(config):
+            wait_for_same(config, bad)
+            wait_for_same(config, fine)
+        if why == "refused":
+            producer.send(bad, b"too late", partition=0).result()
+        fail_over(config)
+        with monkeypatch.context() as patched:
+            if why == "failed":
+                patched.setattr(Admin, "describe_producers", _unanswered)
+            with pytest.raises(FastqError, match=f"{bad}-0 has the offsets" if why == "refused" else "no answer"):
+                fail_back(config)
+        for name in (bad, fine):
+            producer.send(name, b"still writable", partition=0).result()
+
+
+def _unanswered(*_: Any, **__: Any) -> Any:
+    raise RequestTimedOut("no answer")
 
 
 @pytest.fixture

@@ -162,14 +162,14 @@ def follow_back(
         own = [TopicPartition(name, number) for name in wanted for number in range(here[name].partitions)]
         # One that the mirror has never seen has nothing that was copied; one that is there alone is made here.
         refused = _differences(config, {tp: ends.get(tp, 0) for tp in own}, here, there, values)
+        if not refused:
+            refused = _fence_open(source, own)
     except BaseException:
         _let_write(source, wanted)
         raise
-    if not refused:
-        refused = _fence_open(source, own)
     if refused:
+        _let_write(source, wanted)  # none of them is followed: who gives it up goes on with all
         names = sorted({tp.topic for tp in refused})
-        _let_write(source, names)
         raise ConfigError(
             f"{config.source.alias} cannot go on with the same offsets: " + "; ".join(refused.values()),
             hint=f"Look at these records, and keep what is needed; then fastq topics delete {' '.join(names)} in {config.source.alias}: "
