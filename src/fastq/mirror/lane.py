@@ -164,6 +164,7 @@ class Lane:
         self._untimed: set[TopicPartition] = set()  # with records that have no time of their own
         self._cut: set[TopicPartition] = set()  # whose target was seen to end before what is known to be there
         self._idle_since = 0.0
+        self._seen: Mapping[TopicPartition, Mirrored] = {}  # what was to be copied when failures were noted
 
     # -- its life
 
@@ -230,9 +231,7 @@ class Lane:
 
     def _follow(self, consumer: Consumer, work: Work) -> None:
         """Read what is to be mirrored by this lane, and is not left out at the moment."""
-        now, known = self._clock(), {tp: mirrored for tp, mirrored in work.partitions.items() if self._mine(tp)}
-        self.failed = {tp: failure for tp, failure in self.failed.items() if tp in known and failure.until > now}
-        wanted = {tp: mirrored for tp, mirrored in known.items() if tp not in self.failed}
+        wanted = self._not_left_out(work)
         for tp, progress in self._progress.items():
             if tp in self._targets and tp in wanted and is_other_place(progress, wanted[tp]):
                 del self._targets[tp]  # another topic of that name, here or there: placed anew
@@ -242,6 +241,17 @@ class Lane:
             self._targets |= self._placed(consumer, {tp: wanted[tp] for tp in fresh})
         else:
             consumer.assign(self._targets)
+
+    def _not_left_out(self, work: Work) -> dict[TopicPartition, Mirrored]:
+        """What is to be mirrored by this lane now; what has failed is forgotten when that is over, or the topic is another."""
+        now, known = self._clock(), {tp: mirrored for tp, mirrored in work.partitions.items() if self._mine(tp)}
+        self.failed = {
+            tp: failure
+            for tp, failure in self.failed.items()
+            if tp in known and failure.until > now and self._seen.get(tp) == known[tp]
+        }
+        self._seen = known
+        return {tp: mirrored for tp, mirrored in known.items() if tp not in self.failed}
 
     def _placed(self, consumer: Consumer, fresh: Mapping[TopicPartition, Mirrored]) -> dict[TopicPartition, str]:
         """Assign these beside those that are read, each where it is to go on; those that can be read."""

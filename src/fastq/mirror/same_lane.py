@@ -58,7 +58,6 @@ class SameLane(Lane):
     _lags: dict[TopicPartition, int]
     _there: SourceReader  # of what was copied
     _tries: dict[TopicPartition, int]
-    _seen: Mapping[TopicPartition, Mirrored]  # what was to be copied when failures were noted
 
     def _copy(self) -> None:
         """From fencing off who was here before to an error or `stop`."""
@@ -117,16 +116,7 @@ class SameLane(Lane):
         self, producer: Producer, source: SourceReader, target: TargetWriter, consumer: Consumer, work: Work
     ) -> None:
         """Copy what is to be mirrored by this lane, and is not left out at the moment."""
-        now, known = self._clock(), {tp: mirrored for tp, mirrored in work.partitions.items() if self._mine(tp)}
-        self.failed = {
-            tp: failure
-            for tp, failure in self.failed.items()
-            if tp in known
-            and failure.until > now
-            and self._seen.get(tp) == known[tp]  # of another topic it says nothing
-        }
-        self._seen = known
-        wanted = {tp: mirrored for tp, mirrored in known.items() if tp not in self.failed}
+        wanted = self._not_left_out(work)
         self._at = {tp: at for tp, at in self._at.items() if wanted.get(tp) == at.mirrored}
         fresh = {tp: mirrored for tp, mirrored in wanted.items() if tp not in self._at}
         if fresh:

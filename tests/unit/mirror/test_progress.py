@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from fastq.metadata import TopicPartition
+from fastq.mirror.config import parse_config
+from fastq.mirror.lane import FOREVER_S, Lane, Work
 from fastq.mirror.progress import (
     RUNS_MAX,
     Mark,
@@ -19,6 +23,7 @@ from fastq.mirror.progress import (
     merged,
     place_to_start,
 )
+from fastq.mirror.topics import Mirrored
 
 
 def test_a_translation_never_skips_a_record_and_is_exact_where_the_runs_are_kept() -> None:
@@ -124,3 +129,26 @@ def test_a_mark_is_kept_and_what_the_source_has_lost_is_gone_back_to_or_stops() 
     assert (start.offset, start.gap) == (6, (6, 12))
     begun = Progress.begun(progress, start, "id", "there")
     assert (begun.next_offset, begun.runs, begun.mark) == (6, (Run(0, 0, 6),), None)
+
+
+def test_a_partition_that_was_given_up_is_looked_at_again_when_it_is_another_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of which the lane hears in one step, where a topic of the target is deleted and made anew between two looks."""
+    tp, side = TopicPartition("t", 0), {"bootstrap.servers": "127.0.0.1:1"}
+    document = {"source": {"alias": "A", **side}, "target": {"alias": "B", **side}, "mirror": {"topics": ["t"]}}
+    lane = Lane(0, parse_config(document), lambda: Work(0, {}), lambda _: True)
+    placed: list[Mapping[TopicPartition, Mirrored]] = []
+    monkeypatch.setattr(lane, "_placed", lambda _, fresh: placed.append(fresh) or {})
+
+    class Assigned:
+        def assign(self, _: object) -> None: ...
+
+    old, new = (Mirrored("A.t", "1" * 32, number * 32, "") for number in "23")
+    consumer: Any = Assigned()
+    lane._follow(consumer, Work(1, {tp: old}))
+    lane._leave_out(tp, MirrorGap("it is gone"), FOREVER_S)
+    lane._follow(consumer, Work(2, {tp: old}))
+    assert placed == [{tp: old}] and tp in lane.failed
+    lane._follow(consumer, Work(3, {tp: new}))
+    assert placed == [{tp: old}, {tp: new}] and lane.failed == {}
