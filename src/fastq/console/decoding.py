@@ -6,6 +6,9 @@ what writes and compares documents recurses, and indents by depth. The
 registry is the one of the cluster's configuration, asked in threads that are waited for WAIT_S at most; a schema that cannot be had is a
 word beside the hex, never an error of the page, and is not asked for again with each record. Masks are applied here, before anybody sees
 or compares anything.
+
+What decodes runs in the event loop, with schemas of anybody who may register one: a value takes time and memory by its bytes alone. So JSON
+is not checked against its schema, whose patterns may take any time, and a schema of Avro that makes much of no bytes is not decoded with.
 """
 
 from __future__ import annotations
@@ -20,10 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastq.console.masking import MASKED, Mask
 from fastq.console.threads import Threads
-from fastq.errors import SchemaRegistryError, WaitTimeout
+from fastq.errors import DeserializationError, SchemaRegistryError, WaitTimeout
 
 if TYPE_CHECKING:
-    from fastq.schema_registry import SchemaRegistryClient
+    from fastq.schema_registry import Schema, SchemaRegistryClient
+    from fastq.schema_registry.avro import Writer
 
 T = TypeVar("T")
 
@@ -111,12 +115,38 @@ class Registry:
         return text
 
     def _deserializer(self, schema_type: str) -> Any:
-        from fastq import schema_registry
-
         if schema_type not in self._deserializers:
-            kinds = {"AVRO": "AvroDeserializer", "PROTOBUF": "ProtobufDeserializer", "JSON": "JsonSchemaDeserializer"}
-            self._deserializers[schema_type] = getattr(schema_registry, kinds[schema_type])(self._client)
+            self._deserializers[schema_type] = _MADE[schema_type](self._client)
         return self._deserializers[schema_type]
+
+
+def _avro(client: SchemaRegistryClient) -> Any:
+    from fastq.schema_registry import AvroDeserializer
+    from fastq.schema_registry.avro_bounds import why_endless
+
+    class Bounded(AvroDeserializer):
+        def _prepare(self, schema: Schema) -> Writer:
+            found = super()._prepare(schema)
+            if why := why_endless(found.schema, found.named):
+                raise DeserializationError(f"values of the schema are not decoded here: {why}")
+            return found
+
+    return Bounded(client)
+
+
+def _protobuf(client: SchemaRegistryClient) -> Any:
+    from fastq.schema_registry import ProtobufDeserializer
+
+    return ProtobufDeserializer(client)
+
+
+def _json_schema(client: SchemaRegistryClient) -> Any:
+    from fastq.schema_registry import JsonSchemaDeserializer
+
+    return JsonSchemaDeserializer(client, validate=False)  # a pattern of the schema may take any time
+
+
+_MADE = {"AVRO": _avro, "PROTOBUF": _protobuf, "JSON": _json_schema}
 
 
 def _plain(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """Avro values with a schema registry, on fastavro.
 
 Rules: a value is what fastavro takes and gives: dicts, lists, numbers, text, bytes, datetimes and decimals for logical types.
-A reader's schema resolves older and newer writers' schemas (Avro's schema resolution).
+A reader's schema resolves older and newer writers' schemas (Avro's schema resolution). fastavro's compiled reader goes down the C stack
+with a value, and its process ends where that does: what may be deep is read by its Python twin, which raises RecursionError.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from fastq.schema_registry import wire
+from fastq.errors import DeserializationError
+from fastq.schema_registry import avro_bounds, wire
 from fastq.schema_registry.client import Schema, SchemaReference, SchemaRegistryClient
 from fastq.schema_registry.serde import (
     SchemaDeserializer,
@@ -25,13 +27,26 @@ from fastq.schema_registry.serde import (
 
 try:
     import fastavro
+    import fastavro._read_py
 except ImportError as error:  # the extra is not installed
     raise missing("fastavro", error) from error
 
 
-def _parse(registry: SchemaRegistryClient, schema: Schema) -> Any:
-    """A schema as fastavro wants it, with the named types of those that it builds on."""
-    named: dict[str, Any] = {}
+DEEP_BYTES = 200
+"""A value of so many bytes is at most so deep, which is within the stack of any thread."""
+
+
+class Writer(NamedTuple):
+    """A schema that values were written with, and the types that it knows by name."""
+
+    schema: Any
+    named: dict[str, Any]
+    is_recursive: bool
+
+
+def _parse(registry: SchemaRegistryClient, schema: Schema, named: dict[str, Any] | None = None) -> Any:
+    """A schema as fastavro wants it, with the named types of those that it builds on; `named` gets those and its own."""
+    named = {} if named is None else named
     for other in referenced(registry, schema).values():
         fastavro.parse_schema(json.loads(other.text), named_schemas=named)
     try:
@@ -111,7 +126,7 @@ class AvroSerializer(SchemaSerializer):
         self._parsed = _parse(self.registry, schema)
 
 
-class AvroDeserializer(SchemaDeserializer[Any]):
+class AvroDeserializer(SchemaDeserializer[Writer]):
     """Avro values: `Consumer(value_deserializer=AvroDeserializer(registry))`.
 
     schema: the reader's, to which what was written with others is resolved; None: each value as it was written.
@@ -138,8 +153,17 @@ class AvroDeserializer(SchemaDeserializer[Any]):
         writer = self._writer(schema_id)
         if self._reader is None and self._given is not None:
             self._reader = _parse(self.registry, self._given)
-        value = fastavro.schemaless_reader(io.BytesIO(payload), writer, self._reader)
+        is_deep = writer.is_recursive and len(payload) > DEEP_BYTES
+        read = fastavro._read_py.schemaless_reader if is_deep else fastavro.schemaless_reader
+        value = read(io.BytesIO(payload), writer.schema, self._reader)
         return convert(self._from_dict, value)
 
-    def _prepare(self, schema: Schema) -> Any:
-        return _parse(self.registry, schema)
+    def _prepare(self, schema: Schema) -> Writer:
+        named: dict[str, Any] = {}
+        parsed = _parse(self.registry, schema, named)
+        if avro_bounds.is_recursive(named, always=True):
+            raise DeserializationError(
+                "a type of the Avro schema is in each of its own values, which have no end",
+                hint="Have it in a union with null, or in an array",
+            )
+        return Writer(parsed, named, avro_bounds.is_recursive(named))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -290,3 +292,39 @@ def test_a_client_keeps_the_newest_and_trusts_no_type(monkeypatch: pytest.Monkey
     liar.answers["/subjects"] = ["x" * 1_000]
     with pytest.raises(SchemaRegistryError, match="more than 1,000 bytes"):
         SchemaRegistryClient(liar.url).subjects()
+
+
+PATTERN = {"type": "string", "pattern": "^(a+)+$"}
+TREE = {"type": "record", "name": "A", "fields": [{"name": "a", "type": ["null", "A"]}]}
+TOWER: Any = {"type": "record", "name": "T0", "fields": []}
+for _place in range(1, 40):
+    TOWER = {
+        "type": "record",
+        "name": f"T{_place}",
+        "fields": [{"name": "one", "type": TOWER}, {"name": "two", "type": f"T{_place - 1}"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "data", "words"),
+    [
+        ("JSON", PATTERN, b'"' + b"a" * 40 + b'!"', "schema 1"),
+        ("AVRO", {"type": "array", "items": "null"}, bytes([0x80] * 5 + [0x01, 0x00]), "items that take no bytes"),
+        ("AVRO", TOWER, b"", "more than 100 values that take no bytes"),
+        ("AVRO", TREE, b"\2" * 100_000 + b"\0", "recursion"),
+        ("AVRO", {**TREE, "fields": [{"name": "a", "type": "A"}]}, b"", "in each of its own values"),
+    ],
+    ids=["pattern", "nulls", "tower", "deep", "endless"],
+)
+def test_what_anybody_registers_does_not_hold_the_console_up(
+    liar: Liar, kind: str, schema: Any, data: bytes, words: str
+) -> None:
+    """In a process of its own: some of it ended that, and the rest was not to be ended."""
+    liar.answers["/schemas/ids/1"] = {"schema": json.dumps(schema), "schemaType": kind}
+    program = (
+        "import asyncio, sys; from fastq.console.decoding import Registry\n"
+        "found = asyncio.run(Registry(sys.argv[1]).decode('t', bytes([0, 0, 0, 0, 1]) + sys.stdin.buffer.read()))\n"
+        "print(found.note)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, liar.url], input=data, capture_output=True, timeout=60)
+    assert done.returncode == 0 and words in done.stdout.decode(), done
