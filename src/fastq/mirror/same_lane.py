@@ -58,6 +58,7 @@ class SameLane(Lane):
     _lags: dict[TopicPartition, int]
     _there: SourceReader  # of what was copied
     _tries: dict[TopicPartition, int]
+    _goes_on = False  # whether the mirror was read not to be failed over, after the target's last answer
 
     def _copy(self) -> None:
         """From fencing off who was here before to an error or `stop`."""
@@ -126,6 +127,10 @@ class SameLane(Lane):
     def _ask(mirrored: Mirrored, **more: Any) -> Ask:
         return Ask(bytes.fromhex(mirrored.target_id), mirrored.source, **more)
 
+    def _asked_of(self, target: TargetWriter, asks: Mapping[TopicPartition, Ask]) -> Mapping[TopicPartition, Told]:
+        self._goes_on = False
+        return target.ask(asks)
+
     def _place(
         self,
         source: SourceReader,
@@ -136,7 +141,7 @@ class SameLane(Lane):
         """Find where each of these goes on; of those that begin at the source's end, where that is, for which there is no epoch yet."""
         begun: dict[TopicPartition, Epochs] = {}
         there = {tp: TopicPartition(mirrored.topic, tp.partition) for tp, mirrored in fresh.items()}
-        answers = target.ask({there[tp]: self._ask(mirrored) for tp, mirrored in fresh.items()})
+        answers = self._asked_of(target, {there[tp]: self._ask(mirrored) for tp, mirrored in fresh.items()})
         told = self._answered({tp: answers[there[tp]] for tp in fresh})
         begins, ends, missing = offsets_of(consumer, told)
         for tp, error in missing.items():
@@ -236,9 +241,7 @@ class SameLane(Lane):
         MirrorStopped where it is that the mirror was failed over."""
         self._at.pop(tp, None)
         if isinstance(error, PolicyViolation):
-            state = read_state(self._config.target, self._state_topic, [self.number])
-            if self.number in state.stopped:
-                raise stopped_error(self._config, state.stopped[self.number])
+            self._check_goes_on()
             if ENDED in str(error):
                 # Its lanes' ends are not written down yet: nobody is to delete what is about to be written to.
                 self.failed[tp] = Failure(f"{tp.topic} is being failed over", self._clock() + AGREE_S)
@@ -252,6 +255,15 @@ class SameLane(Lane):
         else:
             self._tries.pop(tp)
             self._leave_out(tp, error, RETRY_S)
+
+    def _check_goes_on(self) -> None:
+        """Raises MirrorStopped where it was failed over when the target answered last: read once for all that the answer refuses."""
+        if self._goes_on:
+            return
+        state = read_state(self._config.target, self._state_topic, [self.number])
+        if self.number in state.stopped:
+            raise stopped_error(self._config, state.stopped[self.number])
+        self._goes_on = True
 
     # -- copying
 
@@ -336,7 +348,7 @@ class SameLane(Lane):
         self.counts.lag = {tp: self._lags[tp] for tp in self._at if tp in self._lags}
         if not asks:
             return
-        for there, told in target.ask(asks).items():
+        for there, told in self._asked_of(target, asks).items():
             tp = places[there]
             if tp not in self._at:
                 continue

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import pytest
 
+from fastq.errors import PolicyViolation
 from fastq.metadata import TopicPartition
+from fastq.mirror import same_lane
 from fastq.mirror.config import parse_config
 from fastq.mirror.lane import Work
 from fastq.mirror.progress import MirrorGap, StateError
 from fastq.mirror.same import Epochs, Place, diverged_at, place_same, source_value
 from fastq.mirror.same_lane import SameLane, _At
 from fastq.mirror.source_reader import Fetched
+from fastq.mirror.state import Stopped
+from fastq.mirror.target_writer import Ask, Told
 from fastq.mirror.topics import Mirrored
 
 
@@ -100,9 +105,7 @@ def test_a_topic_is_named_by_ids() -> None:
     assert source_value("east", "cluster", "00ff") == "east/cluster/00ff"
 
 
-def test_what_was_fetched_of_the_topic_before_is_not_taken_for_the_new_ones() -> None:
-    """Both are at the same offset, and a source before Kafka 3.1 does not tell them apart by their ids."""
-    tp = TopicPartition("t", 0)
+def new_lane() -> SameLane:
     side = {"bootstrap.servers": "127.0.0.1:1"}
     config = parse_config(
         {
@@ -111,7 +114,12 @@ def test_what_was_fetched_of_the_topic_before_is_not_taken_for_the_new_ones() ->
             "mirror": {"topics": ["t"], "offsets": "same"},
         }
     )
-    lane = SameLane(0, config, lambda: Work(0, {}), lambda _: True)
+    return SameLane(0, config, lambda: Work(0, {}), lambda _: True)
+
+
+def test_what_was_fetched_of_the_topic_before_is_not_taken_for_the_new_ones() -> None:
+    """Both are at the same offset, and a source before Kafka 3.1 does not tell them apart by their ids."""
+    tp, lane = TopicPartition("t", 0), new_lane()
     old, new = (Mirrored("A.t", number * 32, "2" * 32, f"A/c/{number}") for number in "13")
     lane._at, lane._epochs, lane._lags = {tp: _At(old, 5, 5, 0)}, {}, {}
     lane._wanted()
@@ -120,3 +128,26 @@ def test_what_was_fetched_of_the_topic_before_is_not_taken_for_the_new_ones() ->
     lane._at = {tp: _At(new, 5, 5, 0)}
     assert lane._usable({tp: chunk}) == {}
     assert tp in lane._at and lane.failed == {}
+
+
+def test_whether_the_mirror_was_failed_over_is_read_once_for_all_that_an_answer_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reading for each partition took a lane all its time, where a source's topic with many was made anew."""
+    read: list[int] = []
+
+    class Nothing:
+        stopped: Mapping[int, Stopped] = {}
+
+    monkeypatch.setattr(same_lane, "read_state", lambda *_: read.append(1) or Nothing())
+
+    class Refusing:
+        def ask(self, asks: Mapping[TopicPartition, Ask]) -> dict[TopicPartition, Told]:
+            return {tp: Told(-1, -1, -1, PolicyViolation("it is another topic's")) for tp in asks}
+
+    lane, refusing, nobody = new_lane(), cast("Any", Refusing()), cast("Any", None)
+    lane._at, lane._epochs, lane._tries = {}, {}, {}
+    fresh = {TopicPartition("t", n): Mirrored("A.t", "1" * 32, "2" * 32, "A/c/1") for n in range(20)}
+    for readings in (1, 2):
+        lane._place(nobody, refusing, nobody, fresh)
+        assert len(lane.failed) == 20 and len(read) == readings
