@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from fastq.errors import FastqError
 from fastq.mirror.config import MirrorConfig
@@ -123,16 +124,21 @@ class MirrorExporter(PrometheusExporter):
                 if watch is None:
                     watch = self._new_watch(self._mirror.config)
                 self._found, told = watch.look(), ""
-            except FastqError as error:
+            except Exception as error:  # one that ended it would leave the last numbers there for ever
                 self._found = None
                 if str(error) != told:
                     told = str(error)
-                    logger.warning("the metrics are without the clusters for now: %s", error)
-                if watch is not None:
-                    watch.close()
+                    trace = None if isinstance(error, FastqError) else error
+                    logger.warning("the metrics are without the clusters for now: %s", error, exc_info=trace)
+                _close(watch)
                 watch = None
             self._ended.wait(self._interval_s)
-        if watch is not None:
+        _close(watch)
+
+
+def _close(watch: Watch | None) -> None:
+    if watch is not None:
+        with suppress(FastqError):
             watch.close()
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+from typing import Any
 
 import pytest
+from waiting import until
 
 from fastq._native.records import build_batch
 from fastq.errors import CorruptMessage, FastqError, LeaderNotAvailable
 from fastq.metadata import TopicPartition
+from fastq.mirror import metrics, source_reader, target_writer
 from fastq.mirror import mirror as mirror_module
-from fastq.mirror import source_reader, target_writer
 from fastq.mirror.config import Side, parse_config
 from fastq.mirror.lane import Counts
+from fastq.mirror.metrics import MirrorExporter
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
 from fastq.mirror.target_writer import Ask, TargetWriter, divided
@@ -122,3 +126,39 @@ def test_what_a_process_has_done_does_not_become_less_while_a_lane_ends(monkeypa
     may_end.set()
     stopping.join(10)
     assert mirror.records == 7
+
+
+def test_metrics_are_looked_for_again_after_whatever_kept_them_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last numbers stood for ever, with look_ok 1, once a process had no descriptor left for a moment."""
+    monkeypatch.setattr(metrics, "families_of", lambda *_: [])
+    looks: list[int] = []
+    fails = [False]
+
+    class Watching:
+        def __init__(self, _: object) -> None: ...
+
+        def look(self) -> Any:
+            looks.append(1)
+            if fails[0]:
+                raise OSError(errno.EMFILE, "too many open files")
+            return object()
+
+        def close(self) -> None:
+            if fails[0]:
+                raise FastqError("it does not close either")
+
+    side = {"bootstrap.servers": "127.0.0.1:1"}
+    document = {"source": {"alias": "A", **side}, "target": {"alias": "B", **side}, "mirror": {"topics": ["t"]}}
+    watching: Any = Watching
+    with MirrorExporter(Mirror(parse_config(document)), interval_s=0.01, watch=watching) as exporter:
+
+        def look_ok() -> float:
+            (found,) = (family for family in exporter.families() if family.name == "fastq_mirror_look_ok")
+            return next(iter(found.samples))[1]
+
+        exporter.serve()
+        until(lambda: look_ok() == 1, 10)
+        fails[0] = True
+        until(lambda: look_ok() == 0, 10)
+        fails[0] = False
+        until(lambda: look_ok() == 1, 10)
