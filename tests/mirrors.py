@@ -25,13 +25,17 @@ WAIT_S = 30.0
 
 
 def configured(
-    brokers: tuple[Broker | Cluster, Broker | Cluster], topics: list[str], alias: str = "A", **options: Any
+    brokers: tuple[Broker | Cluster, Broker | Cluster],
+    topics: list[str],
+    alias: str = "A",
+    target_alias: str = "B",
+    **options: Any,
 ) -> MirrorConfig:
     source, target = brokers
     return parse_config(
         {
             "source": {"alias": alias, "bootstrap": {"servers": source.bootstrap_servers}},
-            "target": {"alias": "B", "bootstrap": {"servers": target.bootstrap_servers}},
+            "target": {"alias": target_alias, "bootstrap": {"servers": target.bootstrap_servers}},
             "mirror": {"topics": topics, "lanes": 2, "refresh_interval_ms": 200, **options},
         }
     )

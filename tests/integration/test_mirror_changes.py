@@ -142,7 +142,7 @@ def test_the_way_back_is_refused_before_fail_back_and_not_begun_anew_by_another(
     source, target = brokers
     name = new_topic_name()
     made(source, name, b"x")
-    config = configured(brokers, [name], alias="back", names="identity")
+    config = configured(brokers, [name], alias="back", target_alias="there", names="identity")
     with running(config):
         until(lambda: values_of(target, name) == [b"x"])
     fail_over(config)
@@ -172,7 +172,7 @@ def test_what_is_killed_on_the_way_there_or_back_is_done_again(
     source, target = brokers
     name = new_topic_name()
     made(source, name, b"a", partitions=2)  # one a lane
-    config = configured(brokers, [name], alias=f"killed{step}", names="identity")
+    config = configured(brokers, [name], alias=f"killed{step}", target_alias=f"other{step}", names="identity")
     with running(config):
         until(lambda: values_of(target, name) == [b"a"])
     does, lanes = getattr(failover, step), []
@@ -274,6 +274,31 @@ def test_a_process_whose_source_is_idle_hears_of_a_fail_over_and_leaves_the_targ
             admin.set_configs(topic, {"retention.ms": "12345678"})
             until(lambda: mirror._stopping.is_set())
             assert admin.describe_configs([topic])[topic].result()["retention.ms"].value == "12345678"
+
+
+def test_another_alias_of_the_target_is_refused(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
+    """Its lanes would not be fenced: they copied on behind the ends of a fail-over that called the target otherwise."""
+    source, target = brokers
+    name, alias = new_topic_name(), "renamed"
+    made(source, name, b"x")
+    config = configured(brokers, [name], alias=alias, names="identity", heartbeat_interval_ms=0)
+    other = config._replace(target=config.target._replace(alias="B-1"))
+    with running(config):
+        until(lambda: values_of(target, name) == [b"x"])
+        for refused in (Mirror(other).run, lambda: fail_over(other), lambda: fail_back(other)):
+            with pytest.raises(ConfigError, match=r'calls its target B, and here it is B-1.*alias = "B"'):
+                refused()
+        sent(source, name, b"y")
+        until(lambda: values_of(target, name) == [b"x", b"y"])
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:  # the way that the hint names
+        producer.send(state_topic(alias), None, b'["target"]', partition=0).result()
+    with running(other):
+        sent(source, name, b"z")
+        until(lambda: values_of(target, name) == [b"x", b"y", b"z"])
+    with pytest.raises(ConfigError, match="calls its target B-1"):
+        fail_over(config)
+    fail_over(other)
+    fail_back(other)
 
 
 def test_a_memory_with_more_lanes_or_that_forgets_is_refused(

@@ -73,6 +73,7 @@ def fail_over(config: MirrorConfig, ended: Callable[[float], None] = lambda _: N
     survey = Survey(config)
     try:
         lanes = survey.lanes()
+        read_state(config.target, state_topic(config.source.alias), [0]).check_target(config.target.alias)
         if config.options.offsets == "same":
             end_topics(config, lanes, survey.target)
         else:
@@ -163,6 +164,7 @@ def fail_back(config: MirrorConfig) -> Prepared:
     try:
         lanes = survey.lanes()
         state = read_state(config.target, state_topic(source), range(lanes))
+        state.check_target(target)
         if len(state.stopped) < lanes:
             raise ConfigError(
                 f"the mirror from {source} to {target} was not failed over; do fastq mirror fail-over first"
@@ -210,8 +212,9 @@ def _is_prepared(back: MirrorConfig, returning: Survey, time_ms: int) -> bool:
 
 def _seed_left(back: MirrorConfig, lanes: int, begun: Mapping[TopicPartition, Progress], time_ms: int) -> Sequence[int]:
     """Seed those lanes that were not prepared for this end yet; which they are."""
-    prepared = read_state(back.target, state_topic(back.source.alias), range(lanes)).returned
-    left = [lane for lane in range(lanes) if prepared.get(lane) != time_ms]
+    state = read_state(back.target, state_topic(back.source.alias), range(lanes))
+    state.check_target(back.target.alias)
+    left = [lane for lane in range(lanes) if state.returned.get(lane) != time_ms]
     for lane in left:  # the others were prepared before, and have gone on since, perhaps
         _seed(back, lane, {tp: p for tp, p in begun.items() if lane_of(tp, lanes) == lane}, time_ms)
     return left

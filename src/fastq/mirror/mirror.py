@@ -27,7 +27,7 @@ from fastq.mirror.lane import Counts, Lane, Work, stopped_error
 from fastq.mirror.names import Names, state_topic
 from fastq.mirror.progress import MirrorStopped
 from fastq.mirror.same_lane import SameLane
-from fastq.mirror.state import lane_of, provenance_key, provenance_value, read_state
+from fastq.mirror.state import lane_of, provenance_key, provenance_value, read_state, target_key, target_value
 from fastq.mirror.survey import Survey
 from fastq.mirror.target_writer import TargetWriter
 from fastq.mirror.topics import Mirrored, Plan, Provenance, provenances
@@ -100,11 +100,15 @@ class Mirror:
                 with closing(TargetWriter(self.config.target)) as target:
                     target.check()
             self._lane_count = survey.prepare()
-            state = read_state(self.config.target, state_topic(self.config.source.alias), range(self._lane_count))
+            topic, alias = state_topic(self.config.source.alias), self.config.target.alias
+            state = read_state(self.config.target, topic, range(self._lane_count))
             state.check_lanes(self._lane_count)
+            state.check_target(alias)
             self._check_source(survey.source_id, state.provenance)
             for stopped in state.stopped.values():
                 raise stopped_error(self.config, stopped)
+            if not state.target:
+                self._write(topic, {target_key(): target_value(alias)})
             surveyor.start()
             self._share()
         finally:
@@ -279,13 +283,13 @@ class Mirror:
             self._known = dict(read_state(self.config.target, topic, [0]).provenance)
             missing = {name: p for name, p in wanted.items() if self._known.get(name) != p}
             if missing and 0 in self.lanes:
-                self._write(topic, missing)
+                self._write(topic, {provenance_key(name): provenance_value(p) for name, p in missing.items()})
                 survey.forget()  # what the source's mirrors say is looked for after it
                 return None
         return {tp: m for tp, m in found.partitions.items() if self._known.get(m.topic) == wanted[m.topic]}
 
-    def _write(self, topic: str, missing: dict[str, Provenance]) -> None:
+    def _write(self, topic: str, records: Mapping[bytes, bytes]) -> None:
         side = self.config.target
         with Producer({**side.common, **side.producer, "raise_on_close": True}) as producer:
-            for name, provenance in missing.items():
-                producer.send(topic, provenance_value(provenance), provenance_key(name), partition=0)
+            for key, value in records.items():
+                producer.send(topic, value, key, partition=0)

@@ -7,6 +7,7 @@ Rules
   more than a number.
 - Records are JSON, so that any tool can read them. Keys: `["progress", topic, partition]`, and `["topic", name in the target]` with the
   provenance of what a mirror writes; `["epochs", topic, partition]`, with the source's leader epochs where offsets are the same;
+  `["target"]`, in the first lane, with the alias that the target has: it is in the lanes' transactional ids, which fence by it;
   `["stopped"]`, in each lane, once a mirror was failed over: nobody copies in that lane then; `["returned"]`, in each lane, once it was
   prepared to copy back what such a mirror has copied, and which end of that one it was for.
 - What is read is what was committed before the read began. A lane is read by its owner only after the transactional id was
@@ -64,6 +65,14 @@ def provenance_key(topic: str) -> bytes:
 
 def provenance_value(provenance: Provenance) -> bytes:
     return json.dumps({"from": provenance.topic, "clusters": provenance.clusters}, separators=(",", ":")).encode()
+
+
+def target_key() -> bytes:
+    return json.dumps(["target"]).encode()
+
+
+def target_value(alias: str) -> bytes:
+    return json.dumps({"alias": alias}, separators=(",", ":")).encode()
 
 
 def stopped_key() -> bytes:
@@ -156,7 +165,7 @@ def with_open_transactions(
 
 class State:
     """What some lanes of a state topic say, as far as it was read. `provenance` is by the name of the topic that is written, `stopped` and
-    `returned` by lane. Thread rule: one thread.
+    `returned` by lane; `target` is its alias, "" where it is not known. Thread rule: one thread.
     """
 
     def __init__(self, side: Side, topic: str, lanes: Sequence[int]) -> None:
@@ -165,6 +174,7 @@ class State:
         self.epochs: dict[TopicPartition, Epochs] = {}
         self.stopped: dict[int, Stopped] = {}
         self.returned: dict[int, int] = {}
+        self.target = ""
         self._broken: dict[tuple[int, bytes | None], FastqError] = {}  # the last records of their keys, as far as read
         self._places: dict[TopicPartition, int] = {}
         self._topic = topic
@@ -196,6 +206,16 @@ class State:
                     hint="Somebody has added partitions to it. Begin a mirror of another source alias, or delete this topic and the copies",
                 )
 
+    def check_target(self, alias: str) -> None:
+        """Raises ConfigError where the mirror calls its target otherwise: its lanes would not be fenced."""
+        if self.target not in ("", alias):
+            raise ConfigError(
+                f"{self._topic} is of a mirror that calls its target {self.target}, and here it is {alias}: the lanes of one would not end "
+                "those of the other",
+                hint=f'Write alias = "{self.target}" in [target]. To rename it, stop all processes of the mirror, and write a record with '
+                f'the key ["target"] and no value to {self._topic}, partition 0',
+            )
+
     def close(self) -> None:
         self._consumer.close()
 
@@ -219,10 +239,19 @@ class State:
                 _put(self.progress, tp, None if value is None else Progress.from_json(value))
         elif kind == "topic":
             _put(self.provenance, topic, None if value is None else provenance_of(value))
+        elif kind == "target":
+            self.target = "" if value is None else _target(value)
         elif kind == "stopped":
             _put(self.stopped, record.partition, None if value is None else Stopped.from_json(value))
         elif kind == "returned":
             _put(self.returned, record.partition, None if value is None else _returned(value))
+
+
+def _target(value: bytes) -> str:
+    try:
+        return str(json.loads(value)["alias"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"no alias of a target: {value[:100]!r}", cause=error) from None
 
 
 def _returned(value: bytes) -> int:
