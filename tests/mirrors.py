@@ -10,7 +10,7 @@ from typing import Any
 
 from waiting import until
 
-from fastq import Admin, Consumer, TopicPartition
+from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq._native.records import iter_headers
 from fastq.admin import ConfigResource, OffsetSpec
 from fastq.errors import FastqError, OffsetOutOfRange
@@ -62,6 +62,19 @@ def running(config: MirrorConfig) -> Iterator[Mirror]:
         assert not thread.is_alive()
     if failed:
         raise failed[0]
+
+
+def made(broker: Broker, name: str, *values: bytes, partitions: int = 1, **configs: str) -> None:
+    """A topic with these values in partition 0."""
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topic(name, partitions, configs={key.replace("_", "."): value for key, value in configs.items()})
+    if values:
+        sent(broker, name, *values)
+
+
+def sent(broker: Broker, name: str, *values: bytes) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send_many(name, list(values), partition=0).result()
 
 
 def records_of(broker: Broker | Cluster, topic: str) -> list[Any]:

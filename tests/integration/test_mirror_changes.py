@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mirrors import configured, cut_off, records_of, running, values_of, wait_for_records
+from mirrors import configured, cut_off, made, records_of, running, sent, values_of, wait_for_records
 from raw_kafka import RawConnection, batch, produce
 from waiting import until
 
@@ -20,8 +19,8 @@ from fastq.mirror.config import MirrorConfig
 from fastq.mirror.failover import fail_back, fail_over, reversed_config
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.names import state_topic
-from fastq.mirror.progress import MirrorStopped, StateError
-from fastq.mirror.report import failed_over, heartbeat_age_s, status
+from fastq.mirror.progress import StateError
+from fastq.mirror.report import heartbeat_age_s, status
 from fastq.mirror.source_reader import SourceReader
 from fastq.mirror.state import progress_key, read_state
 from fastq.mirror.survey import Survey
@@ -35,19 +34,6 @@ def brokers() -> Iterator[tuple[Broker, Broker]]:
     soon = {"group.initial.rebalance.delay.ms": 0}
     with Broker(in_memory=True, config=soon) as source, Broker(in_memory=True, config=soon) as target:
         yield source, target
-
-
-def made(broker: Broker, name: str, *values: bytes, partitions: int = 1, **configs: str) -> None:
-    """A topic with these values in partition 0."""
-    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-        admin.create_topic(name, partitions, configs={key.replace("_", "."): value for key, value in configs.items()})
-    if values:
-        sent(broker, name, *values)
-
-
-def sent(broker: Broker, name: str, *values: bytes) -> None:
-    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
-        producer.send_many(name, list(values), partition=0).result()
 
 
 def deleted(broker: Broker, name: str) -> None:
@@ -200,105 +186,6 @@ def test_what_is_killed_on_the_way_there_or_back_is_done_again(
         sent(target, name, b"c")
         until(lambda: b"c" in values_of(source, name))
     assert values_of(source, name) == [b"a", b"b", b"c"]
-
-
-def test_a_fail_over_says_that_the_target_is_free_before_it_asks_the_source(
-    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(failover, "SOURCE_TIMEOUT_S", 0.3)
-    _, target = brokers
-    name = new_topic_name()
-    with Broker(in_memory=True) as source:
-        made(source, name, b"x")
-        config = configured((source, target), [name], alias="dead", heartbeat_interval_ms=0)
-        with running(config):
-            until(lambda: values_of(target, f"dead.{name}") == [b"x"])
-    told: list[float] = []
-    asked = Admin.describe_cluster
-
-    def describe_cluster(admin: Admin, **settings: Any) -> Any:
-        assert told  # the source is asked, and the target is free already
-        return asked(admin, **settings)
-
-    monkeypatch.setattr(Admin, "describe_cluster", describe_cluster)
-    found = fail_over(config, told.append)
-    assert (found.missing, found.heartbeat_age_s, found.groups) == (None, None, 0) and len(told) == 1
-
-
-def test_a_process_whose_source_is_gone_hears_of_a_fail_over(
-    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its lanes have nothing to copy any more, by which they would: it went on trying to reach the source for good."""
-    monkeypatch.setattr(failover, "SOURCE_TIMEOUT_S", 0.3)
-    asked = Admin.list_topics
-    monkeypatch.setattr(Admin, "list_topics", lambda admin, **given: asked(admin, **{"timeout": 2.0, **given}))
-    _, target = brokers
-    name, alias = new_topic_name(), "lost"
-    with Broker(in_memory=True) as source:
-        made(source, name, b"x")
-        config = configured((source, target), [name], alias=alias, heartbeat_interval_ms=0)
-        ended: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                Mirror(config).run()
-            except MirrorStopped as error:
-                ended.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        until(lambda: values_of(target, f"{alias}.{name}") == [b"x"])
-    assert not failed_over(config)
-    fail_over(config)
-    assert failed_over(config)
-    thread.join(30)
-    assert ended and "was failed over" in str(ended[0])
-
-
-@pytest.mark.parametrize(("group_interval_ms", "refresh_interval_ms"), [(0, 200), (100, 300_000)])
-def test_a_process_whose_source_is_idle_hears_of_a_fail_over_and_leaves_the_target_alone(
-    brokers: tuple[Broker, Broker], new_topic_name: Any, group_interval_ms: int, refresh_interval_ms: int
-) -> None:
-    """Nothing comes by which its lanes would hear it: configs of the target were set back to the source's for ever."""
-    source, target = brokers
-    name = new_topic_name()
-    alias = f"idle{group_interval_ms}"
-    made(source, name, b"x")
-    often = {"group_interval_ms": group_interval_ms, "refresh_interval_ms": refresh_interval_ms}
-    config = configured(brokers, [name], alias=alias, heartbeat_interval_ms=0, **often)
-    with pytest.raises(MirrorStopped, match="was failed over"), running(config) as mirror:
-        until(lambda: values_of(target, f"{alias}.{name}") == [b"x"])
-        fail_over(config)
-        topic = ConfigResource.topic(f"{alias}.{name}")
-        with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
-            admin.set_configs(topic, {"retention.ms": "12345678"})
-            until(lambda: mirror._stopping.is_set())
-            assert admin.describe_configs([topic])[topic].result()["retention.ms"].value == "12345678"
-
-
-def test_another_alias_of_the_target_is_refused(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
-    """Its lanes would not be fenced: they copied on behind the ends of a fail-over that called the target otherwise."""
-    source, target = brokers
-    name, alias = new_topic_name(), "renamed"
-    made(source, name, b"x")
-    config = configured(brokers, [name], alias=alias, names="identity", heartbeat_interval_ms=0)
-    other = config._replace(target=config.target._replace(alias="B-1"))
-    with running(config):
-        until(lambda: values_of(target, name) == [b"x"])
-        for refused in (Mirror(other).run, lambda: fail_over(other), lambda: fail_back(other)):
-            with pytest.raises(ConfigError, match=r'calls its target B, and here it is B-1.*alias = "B"'):
-                refused()
-        sent(source, name, b"y")
-        until(lambda: values_of(target, name) == [b"x", b"y"])
-    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:  # the way that the hint names
-        producer.send(state_topic(alias), None, b'["target"]', partition=0).result()
-    with running(other):
-        sent(source, name, b"z")
-        until(lambda: values_of(target, name) == [b"x", b"y", b"z"])
-    with pytest.raises(ConfigError, match="calls its target B-1"):
-        fail_over(config)
-    fail_over(other)
-    fail_back(other)
 
 
 def test_a_memory_with_more_lanes_or_that_forgets_is_refused(

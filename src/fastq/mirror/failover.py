@@ -20,7 +20,7 @@ from fastq.errors import ConfigError, FastqError, TransactionFenced
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.keeper import commit_in_target, group_checkpoints, still_there
-from fastq.mirror.lane import opened_producer
+from fastq.mirror.lane import ending_producer, opened_producer
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import Progress, Run, is_another
 from fastq.mirror.report import heartbeat_age_s
@@ -108,7 +108,7 @@ def _end_lane(config: MirrorConfig, lane: int, target: Admin) -> None:
     topic, names = state_topic(config.source.alias), Names.of(config)
     for attempt in range(TRIES):
         try:
-            with opened_producer(config, lane) as producer:
+            with ending_producer(config, lane) as producer:
                 producer.init_transactions()
                 state = read_state(config.target, topic, [lane])
                 if lane in state.stopped:

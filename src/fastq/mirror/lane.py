@@ -483,8 +483,13 @@ class Lane:
             self._commit(producer, moved)
 
 
-def opened_producer(config: MirrorConfig, lane: int) -> Producer[bytes, bytes]:
-    """The producer of a lane; the one that was made last counts."""
+def ending_producer(config: MirrorConfig, lane: int) -> Producer[bytes, bytes]:
+    """That of a lane, to write down its end with: one record, of which each partition makes some fifty bytes."""
+    return opened_producer(config, lane, compression_type="gzip")
+
+
+def opened_producer(config: MirrorConfig, lane: int, **more: object) -> Producer[bytes, bytes]:
+    """The producer of a lane; the one that was made last counts. `more`: settings of its own."""
     transactional_id = f"fastq-mirror.{config.source.alias}.{config.target.alias}.{lane}"
     settings = {
         "max_request_size": RECORD_BYTES_MAX,
@@ -494,7 +499,7 @@ def opened_producer(config: MirrorConfig, lane: int) -> Producer[bytes, bytes]:
         "transaction_timeout_ms": config.options.transaction_interval_ms + TRANSACTION_SPARE_MS,
     }
     own = {"transactional_id": transactional_id, "allow_auto_create_topics": False}
-    return Producer({**settings, **config.target.common, **config.target.producer, **own})
+    return Producer({**settings, **config.target.common, **config.target.producer, **own, **more})
 
 
 def is_other_place(progress: Progress, mirrored: Mirrored) -> bool:

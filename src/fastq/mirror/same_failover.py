@@ -24,7 +24,7 @@ from fastq.admin import Admin, ConfigResource
 from fastq.errors import ConfigError, FastqError, TransactionFenced, UnknownTopicOrPartition
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, Side
-from fastq.mirror.lane import opened_producer
+from fastq.mirror.lane import ending_producer
 from fastq.mirror.names import Names, state_topic
 from fastq.mirror.same import ENDED, MIRROR_SOURCE, source_value
 from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
@@ -121,7 +121,7 @@ def _write_ends(config: MirrorConfig, lanes: int, ends: Mapping[TopicPartition, 
 
 def _write_end(config: MirrorConfig, lane: int, own: Mapping[TopicPartition, int]) -> None:
     topic = state_topic(config.source.alias)
-    with opened_producer(config, lane) as producer:
+    with ending_producer(config, lane) as producer:
         producer.init_transactions()
         before = read_state(config.target, topic, [lane]).stopped.get(lane)
         if before is not None and own.keys() <= before.ends.keys():

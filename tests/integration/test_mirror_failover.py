@@ -1,0 +1,153 @@
+"""The fail-over of a mirror: who hears of it, whom it ends, and how large what it writes down may be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mirrors import configured, made, running, sent, values_of
+from waiting import until
+
+from fastq import Admin, Producer, TopicPartition
+from fastq.admin import ConfigResource
+from fastq.errors import ConfigError
+from fastq.mirror import failover, same_failover
+from fastq.mirror.failover import fail_back, fail_over
+from fastq.mirror.mirror import Mirror
+from fastq.mirror.names import state_topic
+from fastq.mirror.progress import MirrorStopped
+from fastq.mirror.report import failed_over
+from fastq.mirror.state import Offsets, read_state
+from fastq.mirror.survey import Survey
+from fastq.testing import Broker
+
+pytestmark = pytest.mark.one_node  # it is between two brokers of its own, one node each
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[tuple[Broker, Broker]]:
+    soon = {"group.initial.rebalance.delay.ms": 0}
+    with Broker(in_memory=True, config=soon) as source, Broker(in_memory=True, config=soon) as target:
+        yield source, target
+
+
+def test_a_fail_over_says_that_the_target_is_free_before_it_asks_the_source(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failover, "SOURCE_TIMEOUT_S", 0.3)
+    _, target = brokers
+    name = new_topic_name()
+    with Broker(in_memory=True) as source:
+        made(source, name, b"x")
+        config = configured((source, target), [name], alias="dead", heartbeat_interval_ms=0)
+        with running(config):
+            until(lambda: values_of(target, f"dead.{name}") == [b"x"])
+    told: list[float] = []
+    asked = Admin.describe_cluster
+
+    def describe_cluster(admin: Admin, **settings: Any) -> Any:
+        assert told  # the source is asked, and the target is free already
+        return asked(admin, **settings)
+
+    monkeypatch.setattr(Admin, "describe_cluster", describe_cluster)
+    found = fail_over(config, told.append)
+    assert (found.missing, found.heartbeat_age_s, found.groups) == (None, None, 0) and len(told) == 1
+
+
+def test_a_process_whose_source_is_gone_hears_of_a_fail_over(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lanes have nothing to copy any more, by which they would: it went on trying to reach the source for good."""
+    monkeypatch.setattr(failover, "SOURCE_TIMEOUT_S", 0.3)
+    asked = Admin.list_topics
+    monkeypatch.setattr(Admin, "list_topics", lambda admin, **given: asked(admin, **{"timeout": 2.0, **given}))
+    _, target = brokers
+    name, alias = new_topic_name(), "lost"
+    with Broker(in_memory=True) as source:
+        made(source, name, b"x")
+        config = configured((source, target), [name], alias=alias, heartbeat_interval_ms=0)
+        ended: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                Mirror(config).run()
+            except MirrorStopped as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        until(lambda: values_of(target, f"{alias}.{name}") == [b"x"])
+    assert not failed_over(config)
+    fail_over(config)
+    assert failed_over(config)
+    thread.join(30)
+    assert ended and "was failed over" in str(ended[0])
+
+
+@pytest.mark.parametrize(("group_interval_ms", "refresh_interval_ms"), [(0, 200), (100, 300_000)])
+def test_a_process_whose_source_is_idle_hears_of_a_fail_over_and_leaves_the_target_alone(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, group_interval_ms: int, refresh_interval_ms: int
+) -> None:
+    """Nothing comes by which its lanes would hear it: configs of the target were set back to the source's for ever."""
+    source, target = brokers
+    name = new_topic_name()
+    alias = f"idle{group_interval_ms}"
+    made(source, name, b"x")
+    often = {"group_interval_ms": group_interval_ms, "refresh_interval_ms": refresh_interval_ms}
+    config = configured(brokers, [name], alias=alias, heartbeat_interval_ms=0, **often)
+    with pytest.raises(MirrorStopped, match="was failed over"), running(config) as mirror:
+        until(lambda: values_of(target, f"{alias}.{name}") == [b"x"])
+        fail_over(config)
+        topic = ConfigResource.topic(f"{alias}.{name}")
+        with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+            admin.set_configs(topic, {"retention.ms": "12345678"})
+            until(lambda: mirror._stopping.is_set())
+            assert admin.describe_configs([topic])[topic].result()["retention.ms"].value == "12345678"
+
+
+def test_another_alias_of_the_target_is_refused(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
+    """Its lanes would not be fenced: they copied on behind the ends of a fail-over that called the target otherwise."""
+    source, target = brokers
+    name, alias = new_topic_name(), "renamed"
+    made(source, name, b"x")
+    config = configured(brokers, [name], alias=alias, names="identity", heartbeat_interval_ms=0)
+    other = config._replace(target=config.target._replace(alias="B-1"))
+    with running(config):
+        until(lambda: values_of(target, name) == [b"x"])
+        for refused in (Mirror(other).run, lambda: fail_over(other), lambda: fail_back(other)):
+            with pytest.raises(ConfigError, match=r'calls its target B, and here it is B-1.*alias = "B"'):
+                refused()
+        sent(source, name, b"y")
+        until(lambda: values_of(target, name) == [b"x", b"y"])
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:  # the way that the hint names
+        producer.send(state_topic(alias), None, b'["target"]', partition=0).result()
+    with running(other):
+        sent(source, name, b"z")
+        until(lambda: values_of(target, name) == [b"x", b"y", b"z"])
+    with pytest.raises(ConfigError, match="calls its target B-1"):
+        fail_over(config)
+    fail_over(other)
+    fail_back(other)
+
+
+@pytest.mark.parametrize("offsets", ["translated", "same"])
+def test_a_lane_of_tens_of_thousands_of_partitions_is_ended(
+    brokers: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch, offsets: str
+) -> None:
+    """Where they end is one record, which was larger than the target took."""
+    config = configured(brokers, ["none"], alias=f"large-{offsets}", lanes=1)
+    ends = {TopicPartition(f"a-topic-of-a-few-dozen-letters-{n // 100}", n % 100): n * 1000 for n in range(30_000)}
+    survey = Survey(config)
+    try:
+        survey.prepare()
+        if offsets == "same":
+            same_failover._write_end(config, 0, ends)
+        else:
+            monkeypatch.setattr(failover, "partitions_of", lambda *_: dict.fromkeys(ends, ""))
+            monkeypatch.setattr(failover, "offsets_of", lambda *_: Offsets({}, ends, {}))
+            failover._end_lane(config, 0, survey.target)
+    finally:
+        survey.close()
+    assert read_state(config.target, state_topic(config.source.alias), [0]).stopped[0].ends == ends
