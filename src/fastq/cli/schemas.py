@@ -88,7 +88,9 @@ def plain(value: Any) -> Any:
     if hasattr(value, "DESCRIPTOR"):
         from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped, unused-ignore]
 
-        return MessageToDict(value, preserving_proto_field_name=True)
+        # In the writer's own pool of types: of those is what an Any holds.
+        pool = value.DESCRIPTOR.file.pool
+        return MessageToDict(value, preserving_proto_field_name=True, descriptor_pool=pool)
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -145,7 +147,8 @@ def _protobuf_writer(
         message = _message_of(file)
     serializer = serializer_of(registry, message, **more)
     serializer.warm_up(topic)
-    return lambda document: bytes(serializer.serialize(topic, ParseDict(document, message())))
+    pool = message.DESCRIPTOR.file.pool  # of whose types an Any is
+    return lambda document: bytes(serializer.serialize(topic, ParseDict(document, message(), descriptor_pool=pool)))
 
 
 def _message_of(file: Path) -> Any:

@@ -1,0 +1,48 @@
+"""Values of a schema registry as JSON, and back: what JSON has no form for of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from google.protobuf import any_pb2, descriptor_pb2  # type: ignore[import-untyped, unused-ignore]
+
+from fastq._native.consume import Record
+from fastq.cli.schemas import SchemaReader, schema_writer
+from fastq.schema_registry import SchemaRegistryClient
+from fastq.testing import SchemaRegistry
+
+RECORD = Record("t", 0, 0)
+
+
+@pytest.fixture
+def client() -> Iterator[SchemaRegistryClient]:
+    with SchemaRegistry() as server:
+        yield SchemaRegistryClient(server.url)
+
+
+@pytest.fixture
+def descriptors(tmp_path: Path) -> Path:
+    """Of a message with an Any, whose last file has a type to be in it."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="pay.proto", package="pay", syntax="proto3", dependency=["google/protobuf/any.proto"]
+    )
+    text, message = 9, 11
+    payment = file.message_type.add(name="Payment")
+    payment.field.add(name="detail", number=1, type=message, type_name=".google.protobuf.Any", label=1)
+    file.message_type.add(name="Card").field.add(name="number", number=1, type=text, label=1)
+    known = descriptor_pb2.FileDescriptorProto()
+    any_pb2.DESCRIPTOR.CopyToProto(known)
+    found = tmp_path / "pay.desc"
+    found.write_bytes(descriptor_pb2.FileDescriptorSet(file=[known, file]).SerializeToString())
+    return found
+
+
+def test_an_any_of_the_writers_own_types_goes_in_and_out(client: SchemaRegistryClient, descriptors: Path) -> None:
+    """It was looked for among the types of this process, and ended the command."""
+    document = {"detail": {"@type": "type.googleapis.com/pay.Card", "number": "4111"}}
+    write = schema_writer(client, "t", is_key=False, file=descriptors, subject=None)
+    assert SchemaReader(client).read(RECORD, "value", write(document)) == (True, document)
+    latest = schema_writer(client, "t", is_key=False, file=None, subject="t-value")
+    assert latest(document) == write(document)
