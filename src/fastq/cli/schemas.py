@@ -1,13 +1,15 @@
 """Values and keys whose schemas are in a registry: JSON of them for `consume`, bytes of JSON for `produce`.
 
 Rules: the formats are those of `fastq.schema_registry`, whose libraries are loaded for what is met alone. Bytes are `{"base64": "..."}` in
-JSON, both ways; times, decimals and the like come out as texts. What is no frame of Confluent's form is shown as it is; a frame that cannot
-be read ends the command with the record's place, as it would be lost to who reads the output.
+JSON, both ways; times, decimals, NaN and the like come out as texts. What is no frame of Confluent's form is shown as it is; a frame that
+cannot be read ends the command with the record's place, as it would be lost to who reads the output.
 """
 
 from __future__ import annotations
 
 import base64
+import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +99,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, bytes | bytearray | memoryview):
         return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)  # its name: JSON has no such number
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -157,7 +157,8 @@ def _plain(value: Any) -> Any:
         # In the writer's own pool of types: of those is what an Any holds.
         pool = value.DESCRIPTOR.file.pool
         return MessageToDict(value, preserving_proto_field_name=True, descriptor_pool=pool)
-    document = json.loads(json.dumps(value, default=_other, ensure_ascii=False))
+    # NaN and infinities by their names: JSON has no such numbers.
+    document = json.loads(json.dumps(value, default=_other, ensure_ascii=False), parse_constant=str)
     if _is_deep(document):
         raise ValueError(f"the value is more than {DEPTH_MAX} levels deep")
     return document

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import any_pb2, descriptor_pb2  # type: ignore[import-untyped, unused-ignore]
 
 from fastq._native.consume import Record
+from fastq.cli.consume_shapes import Shown, _json_line, as_document
 from fastq.cli.schemas import SchemaReader, schema_writer
-from fastq.schema_registry import SchemaRegistryClient
+from fastq.schema_registry import AvroSerializer, SchemaRegistryClient
 from fastq.testing import SchemaRegistry
 
 RECORD = Record("t", 0, 0)
@@ -46,3 +49,15 @@ def test_an_any_of_the_writers_own_types_goes_in_and_out(client: SchemaRegistryC
     assert SchemaReader(client).read(RECORD, "value", write(document)) == (True, document)
     latest = schema_writer(client, "t", is_key=False, file=None, subject="t-value")
     assert latest(document) == write(document)
+
+
+def test_what_is_no_number_of_json_is_its_name(client: SchemaRegistryClient) -> None:
+    values = [1.5, float("nan"), float("inf"), float("-inf")]
+    data = AvroSerializer(client, {"type": "array", "items": "double"}).serialize("t", values)
+    _, found = SchemaReader(client).read(RECORD, "value", data)
+    line = _json_line(as_document(Shown(RECORD, None, found), "auto"))
+
+    def refused(name: str) -> Any:
+        raise AssertionError(f"{name} is no JSON")
+
+    assert json.loads(line, parse_constant=refused)["value"] == [1.5, "NaN", "Infinity", "-Infinity"]

@@ -333,3 +333,10 @@ def test_no_search_no_file_no_form_tells_what_is_masked(
         for offset in range(len(frames)):
             answer = browser.get(f"{page}/produce", params={"partition": 0, "offset": offset})
             assert answer.status_code == 403 and "masked" in answer.text and SECRET not in answer.text
+
+
+def test_what_is_no_number_of_json_is_its_name(registry: SchemaRegistry, client: SchemaRegistryClient) -> None:
+    """The lines of a download were no JSON to anybody but Python."""
+    data = avro(client, "rates", {"type": "array", "items": "double"}, [1.5, float("nan"), float("-inf")])
+    field = shown(registry, "$.nothing", data)
+    assert field.document["rates"] == [1.5, "NaN", "-Infinity"]
