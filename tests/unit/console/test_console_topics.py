@@ -5,6 +5,7 @@ from collections.abc import Callable
 from console_served import Browser, Served, becomes
 
 from fastq import Admin, Producer
+from fastq.admin import ConfigEntry, ConfigResource
 from fastq.console.config import ClusterConfig
 from fastq.testing import Broker, SchemaRegistry
 
@@ -65,7 +66,6 @@ def test_a_topic_is_made_changed_cloned_purged_and_deleted(
     assert browser.submit(page, f"{page}/purge", confirm="another").status_code == 400
     assert "the first offset is 1" in browser.submit(page, f"{page}/purge", confirm=name).text
     with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
-        from fastq.admin import ConfigEntry, ConfigResource
 
         def setting(topic: str, key: str) -> ConfigEntry:
             resource = ConfigResource.topic(topic)
@@ -83,6 +83,30 @@ def test_a_topic_is_made_changed_cloned_purged_and_deleted(
         assert browser.submit(page, f"{page}/delete", confirm=name).status_code == 200
         assert becomes(lambda: name not in admin.list_topics())
     assert becomes(lambda: browser.get(page).status_code == 404)
+
+
+def test_a_clone_is_nobodys_mirror_and_not_throttled(
+    browser: Browser, shared_broker: Broker, new_topic_name: Callable[[], str]
+) -> None:
+    """What belongs to the topic itself, or to places of its partitions, is not copied: the clone was read-only for ever."""
+    name, other = new_topic_name(), new_topic_name()
+    own = {
+        "mirror.source": "east/cluster/topic",
+        "leader.replication.throttled.replicas": "0:1",
+        "follower.replication.throttled.replicas": "0:1",
+    }
+    with (
+        Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin,
+        Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer,
+    ):
+        admin.create_topic(name, 1, configs={**own, "retention.ms": "1000000"})
+        page = f"/c/test/topics/{name}"
+        assert becomes(lambda: browser.get(page).status_code == 200)
+        assert browser.submit(page, f"{page}/clone", name=other).status_code == 200
+        producer.send(other, b"x", partition=0).result()
+        resource = ConfigResource.topic(other)
+        found = admin.describe_configs([resource])[resource].result()
+        assert {found[key].value or "" for key in own} == {""} and found["retention.ms"].value == "1000000"
 
 
 def test_what_the_cluster_refuses_is_a_sentence(browser: Browser, new_topic_name: Callable[[], str]) -> None:

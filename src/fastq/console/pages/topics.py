@@ -149,15 +149,20 @@ async def create(visit: Visit) -> Response:
 
 
 async def clone(visit: Visit) -> Response:
-    """Create a topic with the partitions, replicas and settings of another; no records."""
+    """Create a topic with the partitions, replicas and settings of another; no records, and not what its own places and source are."""
     from fastq.admin import ConfigResource, ConfigSource
+    from fastq.admin.throttles import FOLLOWER_REPLICAS, LEADER_REPLICAS
+    from fastq.mirror.same import MIRROR_SOURCE
 
     source, name = visit.topic, _name(visit)
     described = await visit.cluster.admin.describe_topic(source)
     resource = ConfigResource.topic(source)
     entries: Mapping[str, ConfigEntry] = (await visit.cluster.admin.describe_configs([resource]))[resource].result()
     configs = {
-        entry.name: entry.value for entry in entries.values() if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        entry.name: entry.value
+        for entry in entries.values()
+        if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        and entry.name not in (MIRROR_SOURCE, LEADER_REPLICAS, FOLLOWER_REPLICAS)
     }
     factor = max(len(part.replicas) for part in described.partitions)
     await visit.cluster.admin.create_topic(name, len(described.partitions), factor, configs=configs)
