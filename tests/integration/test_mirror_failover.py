@@ -86,6 +86,24 @@ def test_a_process_whose_source_is_gone_hears_of_a_fail_over(
     assert ended and "was failed over" in str(ended[0])
 
 
+@pytest.mark.parametrize("sync_groups", [True, False])
+def test_a_fail_over_commits_offsets_of_groups_where_the_mirror_does(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, sync_groups: bool
+) -> None:
+    source, target = brokers
+    name, group, alias = new_topic_name(), new_topic_name(), f"groups-{sync_groups}"
+    made(source, name, b"x", b"y")
+    once = {"heartbeat_interval_ms": 0, "group_interval_ms": 0}
+    config = configured(brokers, [name], alias=alias, groups=[group], sync_groups=sync_groups, **once)
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        admin.alter_group_offsets(group, {TopicPartition(name, 0): 1}).results()
+    with running(config):
+        until(lambda: values_of(target, f"{alias}.{name}") == [b"x", b"y"])
+    assert fail_over(config).groups == int(sync_groups)
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        assert (group in admin.list_groups()) is sync_groups
+
+
 @pytest.mark.parametrize(("group_interval_ms", "refresh_interval_ms"), [(0, 200), (100, 300_000)])
 def test_a_process_whose_source_is_idle_hears_of_a_fail_over_and_leaves_the_target_alone(
     brokers: tuple[Broker, Broker], new_topic_name: Any, group_interval_ms: int, refresh_interval_ms: int

@@ -54,7 +54,7 @@ class FailedOver(NamedTuple):
 
     `missing`: by partition of the source how many offsets were not copied, None where the source does not answer. `heartbeat_age_s`: how
     long before the fail-over the last heartbeat was sent that has arrived: what the source took since then may be missing. `groups`: how
-    many offsets were committed now. `seconds`: how long it took.
+    many offsets were committed now, none without `sync_groups`. `seconds`: how long it took.
     """
 
     partitions: Mapping[TopicPartition, Progress]
@@ -89,9 +89,10 @@ def fail_over(config: MirrorConfig, ended: Callable[[float], None] = lambda _: N
         missing, groups = None, 0
         try:
             survey.source.describe_cluster(timeout=SOURCE_TIMEOUT_S)
-            alive = still_there(survey.target, progress, Names.of(config))
-            done = commit_in_target(survey.target, group_checkpoints(survey.source, alive, config))
-            groups = sum(map(len, done.values()))
+            if config.options.sync_groups:
+                alive = still_there(survey.target, progress, Names.of(config))
+                done = commit_in_target(survey.target, group_checkpoints(survey.source, alive, config))
+                groups = sum(map(len, done.values()))
             missing = _missing(config, progress, survey)
         except FastqError as error:
             logger.warning(
