@@ -168,7 +168,7 @@ def _verify_moves(options: argparse.Namespace) -> int:
         freed = None if moving else reassign_throttles.unthrottle(admin, sorted(topics))
     taken = freed is not None and freed.taken
     if options.json:
-        print_json({"moving": list(map(str, moving)), "throttles_taken_away": taken})
+        print_json({"moving": list(map(str, moving)), "throttles_taken_away": taken}, options.json)
     elif moving:
         print(
             f"{counted(len(moving), 'partition')} {'moves' if len(moving) == 1 else 'move'}; {reassign_throttles.LIST} shows how far"

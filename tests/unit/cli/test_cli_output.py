@@ -7,11 +7,16 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from fastq.cli import partitions
 from fastq.cli.entry import build_parser
 from fastq.cli.output import print_json, print_records
+from fastq.metadata import TopicPartition
 
 ROWS = [
     {"topic": "a,b", "replicas": [1, 2], "rack": None, "ok": True},
@@ -109,3 +114,17 @@ def test_who_prints_json_prints_the_others_too(parser: argparse.ArgumentParser) 
     options = parser._option_string_actions
     if "--json" in options and parser.prog not in OWN_JSON:
         assert "--output" in options
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"), [("csv", "moving,throttles_taken_away"), ("yaml", "moving:"), ("json", "{")]
+)
+def test_what_a_rebalance_verifies_comes_in_the_shape_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shape: str, text: str
+) -> None:
+    admin = SimpleNamespace(list_partition_reassignments=lambda: {TopicPartition("t", 0): None})
+    monkeypatch.setattr(partitions, "opened_admin", lambda _: nullcontext(admin))
+    monkeypatch.setattr(partitions, "described", lambda *_: {"t": None})
+    asked = SimpleNamespace(drain=None, replication_factor=None, topic=None, json=shape)
+    assert partitions._verify_moves(cast("Any", asked)) == 1
+    assert capsys.readouterr().out.startswith(text)
