@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.clients import add_client_options, client_settings
+from fastq.cli.clients import Default, add_client_options, client_settings
 from fastq.cli.output import Subparsers, UsageError, complain
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ def _config(options: argparse.Namespace) -> ConsoleConfig:
 
     host, port = parse_listen(options.listen)
     if options.config is not None:
-        if options.schema_registry is not None or options.property:
-            raise UsageError("with --config, schema_registry and properties stand in its [clusters.NAME]")
+        _check_no_cluster_beside(options)
         loaded = load_file(options.config)
     else:
         loaded = Loaded([ClusterConfig("cluster", client_settings(options), options.schema_registry)])
@@ -103,6 +102,22 @@ def _config(options: argparse.Namespace) -> ConsoleConfig:
         key=options.tls_key,
         names=frozenset(options.name),
     ).check()
+
+
+def _check_no_cluster_beside(options: argparse.Namespace) -> None:
+    """Raises UsageError for options of a cluster, which would have no effect; what the environment says is every command's."""
+    given = {
+        "--bootstrap": not isinstance(options.bootstrap, Default),
+        "--property": bool(options.property),
+        "--command-config": options.command_config is not None,
+        "--profile": not isinstance(options.profile, Default | None),
+        "--schema-registry": options.schema_registry is not None,
+    }
+    if beside := [name for name, is_given in given.items() if is_given]:
+        raise UsageError(
+            f"{', '.join(beside)} would have no effect beside --config: bootstrap, properties and schema_registry stand in its "
+            "[clusters.NAME]"
+        )
 
 
 def _hash_password() -> int:

@@ -43,6 +43,7 @@ from fastq.cli import (
     transactions,
     verify,
 )
+from fastq.cli.clients import Default
 from fastq.cli.codes import READER_GONE, WRONG_USAGE, code_of, is_unreachable
 from fastq.cli.log_lines import warnings_as_lines
 from fastq.cli.output import UsageError, complain, one_line
@@ -138,7 +139,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--profile",
         metavar="NAME",
-        default=os.environ.get("FASTQ_PROFILE") or None,
+        default=Default(os.environ["FASTQ_PROFILE"]) if os.environ.get("FASTQ_PROFILE") else None,
         help="client settings from this table of ~/.config/fastq/profiles.toml (default: $FASTQ_PROFILE, or none)",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from fastq.cli import clients, entry, main, produce
+from fastq.cli import console as console_command
 from fastq.cli.clients import client_settings
 from fastq.cli.entry import build_parser
 from fastq.cli.output import Progress, UsageError, shown_in_json
@@ -536,3 +537,22 @@ def test_who_did_not_answer_was_reached(
     monkeypatch.setattr(entry, "build_parser", lambda: parser)
     assert entry.run([]) == 3
     assert capsys.readouterr().err.splitlines()[-1] == f"fastq: {words}"
+
+
+@pytest.mark.parametrize(
+    "given", ["--bootstrap=b:1", "--command-config=f", "--property=a=b", "--schema-registry=http://r:1"]
+)
+def test_a_console_of_a_file_takes_no_cluster_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    file = tmp_path / "console.toml"
+    file.write_text('[clusters.east]\nbootstrap = "east:9092"\n')
+    console = ["console", "--config", str(file)]
+    assert main([*console, given]) == 2
+    assert given.split("=")[0] in capsys.readouterr().err
+    assert main(["--profile", "east", *console]) == 2
+    assert "--profile" in capsys.readouterr().err
+    monkeypatch.setenv("FASTQ_PROFILE", "east")
+    monkeypatch.setenv("FASTQ_BOOTSTRAP", "east:9092")
+    options = build_parser().parse_args(console)
+    assert [cluster.name for cluster in console_command._config(options).clusters] == ["east"]
