@@ -234,13 +234,18 @@ class SchemaRegistryClient:
     def delete_subject(self, subject: str) -> list[int]:
         """Delete all versions of a subject; answers which."""
         path = _path("subjects", subject)
+        try:
+            return self._request("DELETE", path, None, _numbers, subject=subject)
+        finally:  # and not before: what others register meanwhile goes with it, and an answer that is lost says nothing
+            self._forget(subject)
+
+    def _forget(self, subject: str) -> None:
         with self._lock:
             caches: list[dict[Any, Any]] = [self._ids, self._registered, self._versions]
             for cache in caches:
                 for key in [key for key in cache if key[0] == subject]:
                     del cache[key]
             self._latest.pop(subject, None)
-        return self._request("DELETE", path, None, _numbers, subject=subject)
 
     # -- own ------------------------------------------------------------------------------------------------------
 

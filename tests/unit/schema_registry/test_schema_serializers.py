@@ -382,6 +382,21 @@ def test_answers_that_are_no_json_and_bad_urls(server, client, monkeypatch):
         client._ask(0, "GET", "/subjects", None, list, {})
 
 
+def test_what_is_registered_while_its_subject_is_deleted_is_registered_again(client, monkeypatch):
+    """Its id was kept for good: values went out by a schema that nobody has in the subject."""
+    deletes = client._request
+
+    def request(method, *arguments, **more):
+        if method == "DELETE":
+            client.register("a", Schema('"long"'))  # another thread, before the registry has read it
+        return deletes(method, *arguments, **more)
+
+    monkeypatch.setattr(client, "_request", request)
+    assert client.delete_subject("a") == [1]
+    client.register("a", Schema('"long"'))
+    assert client.subjects() == ["a"]
+
+
 def test_the_registry_itself(server, client):
     assert client.register("a", Schema('"long"')) == client.register("b", Schema('"long"')) == 1
     assert client.lookup("b", Schema('"long"')).version == 1
