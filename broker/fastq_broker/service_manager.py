@@ -79,7 +79,7 @@ class ServiceManager:
 
     def reloading(self, loop: asyncio.AbstractEventLoop, reload: Callable[[], bool]) -> None:
         """Settings are read again: said before and after, as `systemctl reload` waits for it."""
-        self._no_longer_ready()
+        self._cancel("ready")
         self.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         good = False
         try:
@@ -90,7 +90,7 @@ class ServiceManager:
     def stopping(self, loop: asyncio.AbstractEventLoop) -> None:
         """The stop begins; the watchdog is fed on."""
         if self._address:
-            self._no_longer_ready()
+            self._cancel("ready")
             self.tell("STOPPING=1")
             self._ask(loop, lambda: "stopping")
 
@@ -101,14 +101,15 @@ class ServiceManager:
         self._timers.clear()
 
     def _ask(self, loop: asyncio.AbstractEventLoop, progress: Callable[[], str]) -> None:
-        """Ask for more time, now and later."""
+        """Ask for more time, now and later, in place of who asked before: a stop may come while it starts, and a second one."""
+        self._cancel("time")
         self.tell(f"EXTEND_TIMEOUT_USEC={int(EXTEND_S * 1e6)}", f"STATUS={progress()}")
         self._timers["time"] = loop.call_later(ASK_S, self._ask, loop, progress)
 
-    def _no_longer_ready(self) -> None:
-        ready = self._timers.pop("ready", None)
-        if ready is not None:
-            ready.cancel()
+    def _cancel(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
 
     def _say_ready(self, loop: asyncio.AbstractEventLoop, status: str) -> None:
         if self.tell("READY=1", f"STATUS={status}"):

@@ -95,6 +95,25 @@ def test_a_life_is_told_and_the_watchdog_fed(tmp_path: Path) -> None:
     listener.close()
 
 
+def test_a_stop_while_it_starts_and_a_second_one_ask_for_time_once(tmp_path: Path) -> None:
+    """The first went on asking: its status came and went with the other's, after the end too."""
+    listener = Listener(tmp_path / "notify")
+    manager = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify")}, 7)
+    clock = Loop()
+    loop: Any = clock
+    manager.starting(loop, lambda: "starting")
+    clock.pass_by(1)
+    for _ in range(2):
+        manager.stopping(loop)
+    assert len(listener.heard()) == 5
+    clock.pass_by(6)
+    assert listener.heard() == ["EXTEND_TIMEOUT_USEC=30000000\nSTATUS=stopping"]
+    manager.close()
+    clock.pass_by(60)
+    assert listener.heard() == []
+    listener.close()
+
+
 @pytest.mark.parametrize(
     "environment",
     [
