@@ -122,13 +122,14 @@ class Registry:
 
 def _avro(client: SchemaRegistryClient) -> Any:
     from fastq.schema_registry import AvroDeserializer
-    from fastq.schema_registry.avro_bounds import why_endless
+    from fastq.schema_registry.avro_bounds import bound_decimals, why_endless
 
     class Bounded(AvroDeserializer):
         def _prepare(self, schema: Schema) -> Writer:
             found = super()._prepare(schema)
             if why := why_endless(found.schema, found.named):
                 raise DeserializationError(f"values of the schema are not decoded here: {why}")
+            bound_decimals(found.schema, found.named)
             return found
 
     return Bounded(client)

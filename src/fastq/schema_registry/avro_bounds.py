@@ -11,6 +11,8 @@ from typing import Any
 
 VOID_MAX = 100
 """How many values of no bytes a schema may have beside those of some, counted where they are used."""
+DECIMAL_BYTES_MAX = 1_000
+_BOUNDED = "fastq.bounded-decimal"
 
 
 def is_recursive(named: Mapping[str, Any], *, always: bool = False) -> bool:
@@ -63,6 +65,19 @@ def why_endless(schema: Any, named: Mapping[str, Any]) -> str:
         if total > VOID_MAX:
             return f"it has more than {VOID_MAX} values that take no bytes"
     return ""
+
+
+def bound_decimals(schema: Any, named: Mapping[str, Any]) -> None:
+    """Have decimals of more than DECIMAL_BYTES_MAX bytes read as bytes: what their digits take grows with the square of those."""
+    from fastavro.read import LOGICAL_READERS  # those of the process, to which one is added
+
+    for one in _all([schema, *named.values()]):
+        read = LOGICAL_READERS.get(f"{_kind(one)}-decimal")
+        if read is not None and isinstance(one, dict) and one.get("logicalType") == "decimal":
+            LOGICAL_READERS[f"{one['type']}-{_BOUNDED}"] = lambda data, *more, read=read: (
+                data if len(data) > DECIMAL_BYTES_MAX else read(data, *more)
+            )
+            one["logicalType"] = _BOUNDED
 
 
 _RECORDS = ("record", "error")

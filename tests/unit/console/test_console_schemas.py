@@ -295,6 +295,7 @@ def test_a_client_keeps_the_newest_and_trusts_no_type(monkeypatch: pytest.Monkey
 
 
 PATTERN = {"type": "string", "pattern": "^(a+)+$"}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 2}
 TREE = {"type": "record", "name": "A", "fields": [{"name": "a", "type": ["null", "A"]}]}
 TOWER: Any = {"type": "record", "name": "T0", "fields": []}
 for _place in range(1, 40):
@@ -311,10 +312,11 @@ for _place in range(1, 40):
         ("JSON", PATTERN, b'"' + b"a" * 40 + b'!"', "schema 1"),
         ("AVRO", {"type": "array", "items": "null"}, bytes([0x80] * 5 + [0x01, 0x00]), "items that take no bytes"),
         ("AVRO", TOWER, b"", "more than 100 values that take no bytes"),
+        ("AVRO", DECIMAL, bytes([0x80, 0x89, 0x7A]) + b"\x7f" * 1_000_000, "schema 1"),
         ("AVRO", TREE, b"\2" * 100_000 + b"\0", "recursion"),
         ("AVRO", {**TREE, "fields": [{"name": "a", "type": "A"}]}, b"", "in each of its own values"),
     ],
-    ids=["pattern", "nulls", "tower", "deep", "endless"],
+    ids=["pattern", "nulls", "tower", "digits", "deep", "endless"],
 )
 def test_what_anybody_registers_does_not_hold_the_console_up(
     liar: Liar, kind: str, schema: Any, data: bytes, words: str
