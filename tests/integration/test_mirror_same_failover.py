@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -22,7 +22,8 @@ from fastq.mirror.lane import opened_producer
 from fastq.mirror.names import state_topic
 from fastq.mirror.progress import MirrorStopped
 from fastq.mirror.source_reader import SourceReader
-from fastq.mirror.state import read_state
+from fastq.mirror.state import read_state, target_key, target_value
+from fastq.mirror.survey import Survey
 from fastq.testing import Broker
 
 pytestmark = pytest.mark.one_node  # it is between two brokers of its own, one node each
@@ -193,7 +194,7 @@ def test_a_fail_back_over_records_that_nobody_has_copied_is_refused(
         wait_for_same(back, name)
 
 
-@pytest.mark.parametrize("why", ["refused", "failed"])
+@pytest.mark.parametrize("why", ["refused", "failed", "alias"])
 def test_a_fail_back_that_is_not_done_leaves_no_topic_read_only(
     brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
@@ -215,9 +216,19 @@ def test_a_fail_back_that_is_not_done_leaves_no_topic_read_only(
             producer.send(bad, b"too late", partition=0).result()
         fail_over(config)
         with monkeypatch.context() as patched:
+            words = {
+                "refused": f"{bad}-0 has the offsets",
+                "failed": "no answer",
+                "alias": "calls its target otherwise",
+            }
             if why == "failed":
                 patched.setattr(Admin, "describe_producers", _unanswered)
-            with pytest.raises(FastqError, match=f"{bad}-0 has the offsets" if why == "refused" else "no answer"):
+            elif why == "alias":
+                with closing(Survey(reversed_config(config))) as survey:
+                    survey.prepare()
+                state = state_topic(config.target.alias)
+                producer.send(state, target_value("otherwise"), target_key(), partition=0).result()
+            with pytest.raises(FastqError, match=words[why]):
                 fail_back(config)
         for name in (bad, fine):
             producer.send(name, b"still writable", partition=0).result()

@@ -207,8 +207,9 @@ def _is_prepared(back: MirrorConfig, returning: Survey, time_ms: int) -> bool:
         lanes = returning.lanes()
     except ConfigError:
         return False  # it has none yet
-    found = read_state(back.target, state_topic(back.source.alias), range(lanes)).returned
-    return all(found.get(lane) == time_ms for lane in range(lanes))
+    state = read_state(back.target, state_topic(back.source.alias), range(lanes))
+    state.check_target(back.target.alias)  # before anything is changed for it
+    return all(state.returned.get(lane) == time_ms for lane in range(lanes))
 
 
 def _seed_left(back: MirrorConfig, lanes: int, begun: Mapping[TopicPartition, Progress], time_ms: int) -> Sequence[int]:
