@@ -101,14 +101,20 @@ def place_same(
     start: str,
     on_gap: str,
     first: int = -1,
+    is_copied: bool = True,
 ) -> Place:
     """Where to go on, of a source with the offsets from `begin` up to `end`; `first` is the first one that was ever copied of this
-    topic, -1: none, as far as that is known. Raises MirrorGap where records are missing, or the source has lost what the target has, and
-    that is not to be passed over."""
+    topic, or without `is_copied` the one that is to be, -1: none, as far as that is known. Raises MirrorGap where records are missing, or
+    the source has lost what the target has, and that is not to be passed over."""
+    wanted = target_end
     if target_end == target_start == 0:
-        if start == "latest":  # in a topic that was deleted in the target it begins where it began before
-            begin = end if first < 0 else min(max(begin, first), end)
-        return Place(begin)
+        if start != "latest":
+            return Place(begin)
+        if first < 0:
+            return Place(end)
+        if is_copied or first >= begin:  # in a topic that was deleted in the target it begins where it began before
+            return Place(min(max(begin, first), end))
+        wanted = first
     lost = end if target_end > end else None
     if diverged is not None:
         lost = diverged if lost is None else min(lost, diverged)
@@ -119,12 +125,12 @@ def place_same(
         )
         hint = 'with on_gap = "continue" the target is cut off there too, and the mirror goes on with what the source has now'
         found = Place(lost, lost, why)
-    elif target_end < begin:
-        why = f"the source begins at offset {begin}, and {target_end} was to be copied next"
+    elif wanted < begin:
+        why = f"the source begins at offset {begin}, and {wanted} was to be copied next"
         hint = 'with on_gap = "continue" the mirror goes on from there, and what is between is not in the target'
         found = Place(begin, None, why)
     else:
-        return Place(target_end)
+        return Place(wanted)
     if on_gap == "stop":
         raise MirrorGap(why, hint=hint)
     return found

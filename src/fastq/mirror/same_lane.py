@@ -171,7 +171,8 @@ class SameLane(Lane):
                     self._set_aside(tp, error)
                     continue
             options = self._config.options
-            first = self._epochs[tp].first if tp in self._epochs else -1
+            known = self._epochs.get(tp)
+            first = -1 if known is None else known.first
             try:
                 place = place_same(
                     begins[tp],
@@ -182,6 +183,7 @@ class SameLane(Lane):
                     start=options.start,
                     on_gap=options.on_gap,
                     first=first,
+                    is_copied=known is not None and bool(known.starts),
                 )
             except MirrorGap as error:
                 self._leave_out(tp, error.with_context(topic=tp.topic, partition=tp.partition), FOREVER_S)

@@ -101,6 +101,14 @@ def test_what_is_missing_stops_a_partition_unless_it_is_to_go_on(
     assert words in went_on.why
 
 
+def test_what_the_source_has_deleted_behind_latest_is_missing_where_nothing_was_copied_yet() -> None:
+    begun = {"start": "latest", "first": 20, "is_copied": False}
+    assert [place(begin, 50, 0, 0, **begun) for begin in (0, 20)] == [Place(20)] * 2
+    with pytest.raises(MirrorGap, match="begins at offset 30, and 20 was to be copied next"):
+        place(30, 50, 0, 0, **begun)
+    assert place(30, 50, 0, 0, on_gap="continue", **begun).offset == 30
+
+
 def test_a_topic_is_named_by_ids() -> None:
     assert source_value("east", "cluster", "00ff") == "east/cluster/00ff"
 
