@@ -15,11 +15,14 @@ import logging
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Protocol
 
 logger = logging.getLogger("fastq.producer")
+
+START_S = 0.01
 
 
 class Closing(Protocol):
@@ -42,7 +45,9 @@ _dropped: dict[int, Callable[[], Dropped]] = {}
 _parts: dict[int, object] = {}
 _ending = False
 _pid_with_hook = -1
-_has_closer = False
+_closer_place = (
+    threading.Lock()
+)  # taken for good: two would wait for each other, and a child has its parent's hook and one of its own
 
 
 def register(producer: Closing, parts: object = None) -> None:
@@ -65,7 +70,9 @@ def _see_to_the_end() -> None:
         threading._register_atexit(_close_before_threads)  # type: ignore[attr-defined]
     except AttributeError:
         pass
-    except RuntimeError:  # a thread that Python waits for already makes the first one
+    except (
+        RuntimeError
+    ):  # the main thread has ended: that of this process, or of the one that made it by another thread
         _close_behind_threads()
 
 
@@ -76,19 +83,22 @@ def _close_before_threads() -> None:
 
 
 def _close_behind_threads() -> None:
-    global _has_closer
-    if _has_closer:  # two would wait for each other: a child has its parent's hook and one of its own
+    if not _closer_place.acquire(blocking=False):
         return
-    _has_closer = True
 
     def close_behind() -> None:
+        threading.main_thread().join()
         while threads := _awaited_threads():
             for thread in threads:
-                thread.join()
+                try:
+                    thread.join()
+                except RuntimeError:  # it is just being started
+                    time.sleep(START_S)
         close_all()
 
     with contextlib.suppress(RuntimeError):  # no more threads
-        threading.Thread(target=close_behind, name="fastq-at-exit").start()
+        # Who makes it may be a daemon, also as the main thread of a process that one has made.
+        threading.Thread(target=close_behind, name="fastq-at-exit", daemon=False).start()
 
 
 def _awaited_threads() -> list[threading.Thread]:
@@ -143,8 +153,8 @@ def close_all() -> None:
 
 
 def _forget() -> None:
-    global _has_closer
-    _has_closer = False
+    global _closer_place
+    _closer_place = threading.Lock()
     _open.clear()
     _dropped.clear()
     _parts.clear()

@@ -29,7 +29,7 @@ def topic(servers: str, make_topic: Callable[..., str]) -> str:
 def run(servers: str, topic: str, program: str, client: str = "Producer") -> subprocess.CompletedProcess[str]:
     """A program whose producer lingers for longer than anything here takes."""
     begin = f"""
-        import asyncio, atexit, builtins, multiprocessing, sys, threading
+        import asyncio, atexit, builtins, multiprocessing, sys, threading, time
         from concurrent.futures import ThreadPoolExecutor
         from fastq import AsyncProducer, Producer
         topic = {topic!r}
@@ -77,6 +77,52 @@ ENDS = {
                 threading.main_thread().join()
                 producer = made()
                 {SEND}
+            threading.Thread(target=late).start()
+        process = multiprocessing.get_context("fork").Process(target=work)
+        process.start()
+        process.join()
+    """,
+    "a process of multiprocessing is made when the main thread has ended": f"""
+        def work():
+            producer = made()
+            time.sleep(0.3)
+            {SEND}
+            producer.flush()
+        def late():
+            threading.main_thread().join()
+            process = multiprocessing.get_context("fork").Process(target=work)
+            process.start()
+            process.join()
+        threading.Thread(target=late).start()
+    """,
+    "a daemon thread makes a process of multiprocessing, whose thread sends when its main thread has ended": f"""
+        def work():
+            def late():
+                global producer
+                threading.main_thread().join()
+                producer = made()
+                {SEND}
+            made().close()
+            threading.Thread(target=late, daemon=False).start()
+        def fork():
+            process = multiprocessing.get_context("fork").Process(target=work)
+            process.start()
+            process.join()
+        thread = threading.Thread(target=fork, daemon=True)
+        thread.start()
+        thread.join()
+    """,
+    "a thread of a process of multiprocessing is being started as those that Python waits for are looked at": f"""
+        def work():
+            def late():
+                global producer
+                threading.main_thread().join()
+                begun = threading.Thread()
+                threading._limbo[begun] = begun
+                producer = made()
+                {SEND}
+                time.sleep(0.3)
+                del threading._limbo[begun]
             threading.Thread(target=late).start()
         process = multiprocessing.get_context("fork").Process(target=work)
         process.start()
