@@ -89,6 +89,7 @@ class Fetcher(AssignedPartitions):
         self.counters: defaultdict[str, int] = defaultdict(int)
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: dict[int, float] = {}  # nodes, and since when
+        self._asked_at: dict[int, float] = {}  # nodes, and when last: who had no room left is the first to have some
         self._unreachable: dict[int, float] = {}  # recommended replicas that cannot be sent to, and since when
 
     # -- what is ready
@@ -174,7 +175,7 @@ class Fetcher(AssignedPartitions):
                     full.add(node_id)
         out = [self._list_offsets(node, states) for node, states in resets.items() if can_send(node)]
         out += [self._check_epochs(node, states) for node, states in checks.items() if can_send(node)]
-        for node_id, states in fetches.items():
+        for node_id, states in sorted(fetches.items(), key=lambda fetch: self._asked_at.get(fetch[0], 0.0)):
             if node_id in self._in_flight or self._is_quiet(node_id, states, now):
                 continue
             if not can_send(node_id):
@@ -251,7 +252,7 @@ class Fetcher(AssignedPartitions):
             state.requested = True
         session = self._sessions.setdefault(node_id, FetchSession())
         self.reserved_bytes += reserved
-        self._in_flight[node_id] = sent_at
+        self._in_flight[node_id] = self._asked_at[node_id] = sent_at
         # While others have something ready, or will be fetched once a question is answered, a long poll for these would hold those up.
         wait_ms = 0 if others_follow else config.fetch_max_wait_ms
 

@@ -207,3 +207,31 @@ def test_partitions_take_turns_at_a_broker_that_keeps_no_session() -> None:
         handed[chunk.partition] += 1
         assert handed[chunk.partition] < 3
     assert time.fetcher.partitions.keys() == time.cluster.logs.keys()
+
+
+def test_brokers_take_turns_where_one_has_a_partition_without_records() -> None:
+    """That one is always the first to be asked for, and its broker has more than there is room for."""
+    time = VirtualTime(
+        max_partition_fetch_bytes=BATCH_BYTES,
+        fetch_max_bytes=20 * BATCH_BYTES,
+        prefetch_bytes_max=8 * BATCH_BYTES,
+    )
+    time.cluster.nodes[2] = ("127.0.0.1", 9002)
+    time.cluster.create("a", 19)
+    time.cluster.session_ids = repeat(0)  # type: ignore[assignment]
+    for tp, log in time.cluster.logs.items():
+        log.leader = 1 if tp.partition <= 10 else 2
+        for _ in range(50 if tp.partition > 0 else 0):
+            log.append([(None, bytes(BATCH_BYTES - 80))])
+    time.metadata.update(time.cluster.metadata())
+    time.fetcher.assign(time.cluster.logs)
+    handed: Counter[int] = Counter()
+    for _ in range(100):
+        time.run(0.001)
+        chunk = time.fetcher.next_chunk()
+        assert chunk is not None
+        chunk.take(100)
+        time.fetcher.release(chunk)
+        handed[chunk.partition] += 1
+    assert set(handed) == set(range(1, 21))
+    assert max(handed.values()) <= 3 * min(handed.values())
