@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -76,9 +76,8 @@ class AssignedPartitions:
         self._wall_clock_ms = wall_clock_ms
         self._random = rng
         self._order: deque[PartitionState] = deque()
-        self._fetch_order: dict[
-            PartitionState, None
-        ] = {}  # and not `partitions`, which metrics() of another thread may go through
+        # Not `partitions`, which metrics() of another thread may go through; and what moves in it needs no memory.
+        self._fetch_order: OrderedDict[PartitionState, None] = OrderedDict()
         self._errors: deque[FastqError] = deque()
         self._questions: Counter[int] = Counter()  # on their way about where to begin or go on, by node
         self._generation = -1  # of the metadata that was looked at last

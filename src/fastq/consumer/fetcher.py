@@ -272,10 +272,11 @@ class Fetcher(AssignedPartitions):
             )
 
         def done(response: FetchedResponse | None, error: FastqError | None, now: float) -> None:
-            self._in_flight.pop(node_id, None)
+            others_reserved = self.reserved_bytes - reserved
+            if self._in_flight.pop(node_id, None) is not None:  # and not told a second time, as the first one failed
+                self.reserved_bytes = others_reserved
             if self.troubles and error is None:
                 self.troubles.over(node_id, now)
-            self.reserved_bytes -= reserved
             for state, generation, _ in asked:
                 if state.generation == generation:
                     state.requested = False
@@ -446,14 +447,14 @@ class Fetcher(AssignedPartitions):
             broker=self._broker(node_id),
             leader_epoch=state.offset_epoch,
         )
-        state.chunks.append(chunk)
-        self._fetch_order[state] = self._fetch_order.pop(state)
-        state.buffered_bytes += chunk.size_bytes
-        self.buffered_bytes += chunk.size_bytes
-        if part.next_offset > offset:
+        buffered, of_all = state.buffered_bytes + chunk.size_bytes, self.buffered_bytes + chunk.size_bytes
+        following, epoch = part.next_offset, part.last_leader_epoch
+        state.chunks.append(chunk)  # the last that asks for memory: none of it is kept, or all
+        self._fetch_order.move_to_end(state)
+        state.buffered_bytes, self.buffered_bytes = buffered, of_all
+        if following > offset:
             state.reported = 0
-            state.fetch_offset = part.next_offset
-            state.offset_epoch = part.last_leader_epoch
+            state.fetch_offset, state.offset_epoch = following, epoch
         else:
             # Nothing that can be hopped over: the chunk raises when its turn comes, and is fetched again then.
             state.fetch_bytes = config.max_partition_fetch_bytes
