@@ -260,6 +260,13 @@ class ConsumerBase(Interruptible):
         if self._group is not None and self._group.membership is not None and self._group.membership.due:
             self._detach_iterators()  # an iterator's chunk may last for long: what is to be given up is not to wait for its end
 
+    def _settle_life(self) -> None:
+        """Have the member know whether it still has its place in the group: nobody may have looked since the application came back."""
+        member = self._group.membership if self._group is not None else None
+        if member is not None and self._liveness is not None:
+            for outgoing in self._liveness.settle(member, self._core.can_send):
+                self._send(outgoing)
+
     def _can_send(self, node_id: int) -> bool:
         if self._core.can_send(node_id):
             return True

@@ -328,7 +328,9 @@ class ConsumerCalls(Reading):
         group, told = self._group, self._in_listener
         if group is None:
             return
+        self._settle_life()
         yield from self._commit_and_wait(timeout)
+        self._settle_life()
         member = group.membership
         owned = tuple(member.owned) if member is not None else ()
         kind = ChangeKind.REVOKE if member is not None and member.generation >= 0 else ChangeKind.LOSE

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from consumer_protocol_harness import Harness, T, U
 
-from fastq import Consumer
+from fastq import AsyncConsumer, Consumer
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from fastq.consumer.group.classic import ClassicMember, State
 from fastq.consumer.group.coordinator import TAKEN
@@ -143,32 +144,67 @@ def test_a_member_that_the_coordinator_takes_at_last_does_not_fall_back() -> Non
         assert session.membership is member
 
 
-@pytest.mark.parametrize("how", ["fenced", "too slow", "reset", "still a member"])
+LEAVES = [
+    "fenced",
+    "too slow",
+    "too slow, as the native thread knows",
+    "too slow, as nobody knows",
+    "reset",
+    "still a member",
+]
+
+
+def member_that_is(how: str, consumer: Any) -> None:
+    """Have the consumer be a member that reads a partition, or that has lost it without having been told."""
+    harness, session = Harness(), consumer._group
+    member: Any = harness.member
+    if how == "reset":
+        session._protocol = "classic"
+        member = session._make_member()
+        member.member_id, member.generation, member.state, member.owned = "m", 7, State.STABLE, frozenset([TP])
+        member._reset(ErrorCode.UNKNOWN_MEMBER_ID)
+    else:
+        session._protocol = "consumer"
+        harness.join("t", assigned={T: [0]}, epoch=9)
+    session.membership = member
+    if how == "fenced":
+        harness.later()
+        harness.beat()
+        harness.answer(ErrorCode.FENCED_MEMBER_EPOCH)
+    elif how == "too slow":
+        member.overdue()
+    elif how == "too slow, as the native thread knows":
+        consumer._liveness._gave_up = True
+    elif how == "too slow, as nobody knows":
+        member.poll(consumer._core.clock() - 301)
+
+
+@pytest.mark.parametrize("how", LEAVES)
 @pytest.mark.parametrize("ends", [Consumer.close, Consumer.unsubscribe])
 def test_a_member_that_leaves_loses_what_it_has_no_place_for(how: str, ends: Callable[[Consumer], None]) -> None:
     """To hear that it is revoked is to commit for it, over the new owner."""
-    harness, lost, revoked = Harness(), list[TopicPartition](), list[TopicPartition]()
+    lost, revoked = list[TopicPartition](), list[TopicPartition]()
     with Consumer(group_id="g", bootstrap_servers="127.0.0.1:1", reconnect_backoff_ms=60_000) as consumer:
         consumer.subscribe("t", on_lost=lost.extend, on_revoked=revoked.extend)
-        session = consumer._group
-        assert session is not None
-        member: Any = harness.member
-        if how == "reset":
-            session._protocol = "classic"
-            member = session._make_member()
-            member.member_id, member.generation, member.state, member.owned = "m", 7, State.STABLE, frozenset([TP])
-            member._reset(ErrorCode.UNKNOWN_MEMBER_ID)
-        else:
-            session._protocol = "consumer"
-            harness.join("t", assigned={T: [0]}, epoch=9)
-        session.membership = member
-        if how == "fenced":
-            harness.later()
-            harness.beat()
-            harness.answer(ErrorCode.FENCED_MEMBER_EPOCH)
-        elif how == "too slow":
-            member.overdue()
+        member_that_is(how, consumer)
         ends(consumer)
+    assert (lost, revoked) == (([], [TP]) if how == "still a member" else ([TP], []))
+
+
+@pytest.mark.parametrize("how", LEAVES)
+@pytest.mark.parametrize("ends", [AsyncConsumer.close, AsyncConsumer.unsubscribe])
+def test_so_does_one_of_asyncio(how: str, ends: Callable[[AsyncConsumer], Awaitable[None]]) -> None:
+    lost, revoked = list[TopicPartition](), list[TopicPartition]()
+
+    async def main() -> None:
+        options: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1", "reconnect_backoff_ms": 60_000}
+        async with AsyncConsumer(group_id="g", enable_auto_commit=False, **options) as consumer:
+            consumer.subscribe("t", on_lost=lost.extend, on_revoked=revoked.extend)
+            consumer._start()
+            member_that_is(how, consumer)
+            await ends(consumer)
+
+    asyncio.run(main())
     assert (lost, revoked) == (([], [TP]) if how == "still a member" else ([TP], []))
 
 

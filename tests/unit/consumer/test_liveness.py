@@ -150,3 +150,16 @@ def test_iterators_stop_before_the_place_is_given_up() -> None:
     assert liveness.progress.stopped
     assert liveness.asked(member, (TopicPartition("t", 0), 3, True)) is not None
     assert member.given_up and not liveness.progress.stopped
+
+
+def test_another_member_is_not_told_that_one_before_it_was_given_up() -> None:
+    """The application has heard of that by what it has lost."""
+    world = World()
+    liveness: Any = world.liveness
+    liveness._thread, liveness._armed = (
+        SimpleNamespace(overdue_s=5.0, disarm=lambda: None, alive=lambda: None),
+        ("m-0",),
+    )
+    liveness.follow(None)
+    assert liveness.asked(world.member, None) is None
+    assert not world.member.given_up

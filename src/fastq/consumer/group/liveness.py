@@ -19,10 +19,11 @@ from typing import Any
 from fastq._native.heartbeat import HeartbeatThread, Progress, supported
 from fastq._native.wire import DecodeError
 from fastq.consumer.config import ConsumerConfig
+from fastq.consumer.effects import Outgoing
 from fastq.consumer.group.classic import BEATING, ClassicMember
 from fastq.consumer.group.consumer_protocol import ConsumerProtocolMembership
 from fastq.consumer.group.coordinator import Coordinator
-from fastq.consumer.group.membership import Membership
+from fastq.consumer.group.membership import CanSend, Membership
 from fastq.errors import FastqError, MaxPollIntervalExceeded
 from fastq.metadata import TopicPartition
 from fastq.net.core import ClientCore
@@ -101,6 +102,14 @@ class Liveness:
             self._seen, self._asked_at = count, now
             member.poll(now)
 
+    def settle(self, member: Membership, can_send: CanSend) -> list[Outgoing]:
+        """Before the member leaves: have it know of a farewell that the native thread has said. Answers what is due, such as one that
+        nobody has said yet."""
+        self.observe(member)
+        if self._thread_gave_up():
+            member.overdue()
+        return member.heartbeats(self._core.clock(), can_send)
+
     def _too_slow(self, member: Membership, in_hand: IN_HAND | None, elapsed_s: float) -> MaxPollIntervalExceeded:
         limit_ms = self.config.max_poll_interval_ms
         what, where = "no record in hand", {}
@@ -128,8 +137,8 @@ class Liveness:
 
     def follow(self, member: Membership | None) -> None:
         """Have the native thread say what the member would, and take in what it was told."""
-        if member is None:
-            self.progress.stopped = False
+        if member is None:  # another one is not told of the end of this
+            self.progress.stopped = self._gave_up = False
         if not self._plain:
             return
         coordinator = self._coordinator
@@ -140,7 +149,8 @@ class Liveness:
             if key is not None and member is not None:
                 self._listen(member)
             return
-        self._thread_gave_up()
+        if member is not None:
+            self._thread_gave_up()
         self._armed = None
         if self._thread is not None:
             self._thread.disarm()
