@@ -93,6 +93,8 @@ class Harness:
         self.sent += out
         request = out[0].build(self.version)
         assert isinstance(request, ConsumerGroupHeartbeatRequest)
+        if request.member_epoch == 0:
+            assert request.topic_partitions == [], "no coordinator takes a member that joins with partitions"
         return request
 
     def answer(self, code: int = 0, epoch: int = 1, assigned: dict[bytes, list[int]] | None = None) -> None:

@@ -136,6 +136,8 @@ def test_a_member_that_the_coordinator_takes_at_last_does_not_fall_back() -> Non
         harness.answer(ErrorCode.UNSUPPORTED_VERSION)
         member.subscribe(Subscription(("t", "u")))
         harness.later()
+        assert harness.beat() is None, "it joins with nothing: not before the application has heard of its loss"
+        assert [change.kind for change in harness.carry_out()] == [ChangeKind.LOSE]
         harness.beat()
         harness.answer(epoch=12, assigned={T: [0]})
         harness.carry_out()

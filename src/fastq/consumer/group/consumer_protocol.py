@@ -74,7 +74,7 @@ _MEMBER = {State.RECONCILING, State.ACKNOWLEDGING, State.STABLE}
 _SILENT = {State.UNSUBSCRIBED, State.LEFT, State.FENCED, State.FATAL}
 _ANYWHERE = {State.FENCED, State.LEAVING, State.FATAL}
 TRANSITIONS: dict[State, set[State]] = {
-    State.UNSUBSCRIBED: {State.JOINING},
+    State.UNSUBSCRIBED: {State.JOINING, State.FENCED},
     State.JOINING: {State.RECONCILING, State.STABLE, State.LEFT} | _ANYWHERE,
     State.RECONCILING: {State.ACKNOWLEDGING, State.STABLE, State.LEFT} | _ANYWHERE,
     State.ACKNOWLEDGING: {State.RECONCILING, State.STABLE, State.LEFT} | _ANYWHERE,
@@ -215,7 +215,7 @@ class ConsumerProtocolMembership:
         if self.state in (State.UNSUBSCRIBED, State.FATAL):
             self.state, self.unsupported = State.UNSUBSCRIBED, None
             self._errors.clear()
-            self._go(State.JOINING)
+            self._go(State.JOINING if self._change is None else State.FENCED)
         self._due = 0.0
 
     def _would_match_internal(self, pattern: str | None) -> bool:
