@@ -331,13 +331,14 @@ class Sender:
             size += head.size_bytes
             if partition.queue:
                 waiting.append(partition)
+        following = passed_over + waiting
         if batches:
             if passed_over:
                 self._drain_from[node_id] = passed_over[0]
             else:
                 self._drain_from.pop(node_id, None)
-            self._send(node_id, batches)
-        return passed_over + waiting
+            self._send(node_id, batches)  # last: what fails behind it would have them sent again
+        return following
 
     def _may_drain(self, partition: PartitionState, now: float) -> bool:
         if not partition.queue or len(partition.in_flight) >= self.settings.max_in_flight:

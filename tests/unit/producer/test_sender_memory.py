@@ -124,6 +124,27 @@ def test_a_request_that_an_allocation_fails_for_leaves_nothing_in_flight():
     assert failures
 
 
+def test_what_is_on_its_way_is_not_sent_again_whichever_allocation_fails():
+    testcapi = pytest.importorskip("_testcapi", reason="this Python lacks what fails allocations")
+    failures = []
+    for at in range(200):
+        core = FakeCore(topics={"t": 3}, nodes=1)
+        bench = Bench(core, idempotent=False, max_request_size=250)
+        deliveries = [bench.send("t", b"%d" % index * 30, partition=index) for index in range(3)]
+        bench.accumulator.close_all()
+        testcapi.set_nomemory(at, at + 1)
+        try:
+            bench.sender.run(core.now)
+        except MemoryError:
+            failures.append(at)
+        finally:
+            testcapi.remove_mem_hooks()
+        bench.drain()
+        assert {delivery.result().offset for delivery in deliveries} == {0}
+        assert values_of(core) == {index: [b"%d" % index * 30] for index in range(3)}, at
+    assert failures
+
+
 def test_a_partition_that_waits_is_looked_at_whichever_allocation_fails():
     testcapi = pytest.importorskip("_testcapi", reason="this Python lacks what fails allocations")
     failures = []
