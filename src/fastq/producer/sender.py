@@ -477,7 +477,7 @@ class Sender:
             and not batch.in_doubt
             and batch.state != DONE
         ):
-            self._split(batch)
+            self._split(batch, error)
             return
         if error.refresh_metadata:
             if answer.leader_id >= 0 and self.core.metadata.update_leader(
@@ -504,6 +504,8 @@ class Sender:
                 self.work = True
             return
         if batch.state != IN_FLIGHT:
+            if batch.retry_at_s <= self.core.clock():
+                batch.last_error, batch.retry_at_s = error, self.core.clock() + self._pause_s(batch)
             self.accumulator.mark_ready(batch.partition)
             return
         batch.last_error = error
@@ -560,8 +562,8 @@ class Sender:
         else:
             self.failures.note(len(batch), error, self.core.clock())
 
-    def _split(self, batch: Batch) -> None:
-        """Halve a batch that is above the topic's max.message.bytes, and the size of those that follow."""
+    def _split(self, batch: Batch, error: FastqError) -> None:
+        """Halve a batch that is above the topic's max.message.bytes, as `error` says, and the size of those that follow."""
         topic, size_bytes = batch.partition.topic, batch.size_bytes
         self.accumulator.requeue(batch)  # where that fails the answer is told as an error, and the batch settled by it
         batch.attempts -= 1
@@ -571,6 +573,10 @@ class Sender:
             logger.warning("%r is too large for its topic, and there is no memory to halve it: tried again", batch)
             pause_s = backoff_s(self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms, 1, self.core.random)
             batch.retry_at_s = self.core.clock() + pause_s
+            return
+        except Exception as raised:  # and so it would each time
+            why = ProtocolError(f"the batch cannot be halved: {raised!r}", hint="Please report it", cause=raised)
+            self._give_up(batch, error.with_context(cause=why))
             return
         logger.info("%r is too large for its topic: sent again in halves", batch)
         topic.batch_bytes_max = max(min(topic.batch_bytes_max, size_bytes) // 2, 1024)

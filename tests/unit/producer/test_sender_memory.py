@@ -9,7 +9,7 @@ from fake_cluster import FakeCore
 from test_sender import Bench, values_of
 
 from fastq.compression import compress
-from fastq.errors import ProtocolError
+from fastq.errors import MessageTooLarge, ProtocolError
 from fastq.producer import sender
 
 
@@ -66,6 +66,39 @@ def test_a_batch_is_not_called_delivered_where_its_answer_fails_behind_the_split
     assert len(tried) == 2 and tried[0] is tried[1], "the window of a broker is told of the halves all the same"
     assert [d.result().offset for d in deliveries] == list(range(50))
     assert bench.accumulator.buffered_records == 0
+
+
+def test_a_batch_that_cannot_be_halved_is_given_up_with_the_reason(monkeypatch):
+    def failing(codec, data):
+        raise ValueError("no")
+
+    monkeypatch.setattr(sender, "_decompress", failing)
+    core = FakeCore(max_bytes=700)
+    bench = Bench(core, codec=4, batch_size=20000)
+    deliveries = [bench.send("t", Random(i).randbytes(60)) for i in range(50)]
+    bench.drain(seconds=1)
+    errors = [delivery.exception() for delivery in deliveries]
+    assert {type(error) for error in errors} == {MessageTooLarge}
+    assert not errors[0].maybe_written and "the batch cannot be halved: ValueError('no')" in str(errors[0])
+    later = bench.send("t", b"x")
+    bench.drain()
+    assert later.result().offset == 0
+
+
+def test_a_batch_that_cannot_be_given_up_for_want_of_memory_goes_again_after_a_pause(monkeypatch):
+    core = FakeCore()
+    bench = Bench(core, retry_backoff_ms=1000, retry_backoff_max_ms=1000)
+    core.refuse += [87, 87]
+
+    def failing(batch, error):
+        monkeypatch.undo()
+        raise MemoryError
+
+    monkeypatch.setattr(bench.sender, "_give_up", failing)
+    begun, delivery = core.now, bench.send("t", b"x")
+    bench.drain()
+    assert delivery.exception().code == 87
+    assert core.now > begun + 0.8
 
 
 class NoMemory:
