@@ -138,7 +138,10 @@ def close_all() -> None:
     _ending = True
     left = {}
     while _open:
-        key, found = _open.popitem()
+        try:
+            key, found = _open.popitem()
+        except KeyError:  # another thread has closed the last one just now
+            break
         producer = found()
         if producer is None:
             continue

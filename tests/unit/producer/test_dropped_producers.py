@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -245,3 +246,21 @@ def test_one_that_outlives_the_modules_lets_the_interpreter_end(shared_broker, t
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], timeout=30, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert Log(shared_broker, topic).values() == [b"said"]
+
+
+def test_one_that_another_thread_closes_meanwhile_leaves_the_others_to_the_end(monkeypatch):
+    """The hook at exit looks whether there is one, and then it is gone; what was left to a thread is seen to behind that."""
+    told = []
+
+    class Closing(dict):
+        def __bool__(self):
+            there = len(self) > 0
+            if told:
+                self.clear()
+            return there
+
+    left = SimpleNamespace(_close_at_exit=lambda: told.append("left"))
+    monkeypatch.setattr(lifetime, "_ending", False)
+    monkeypatch.setattr(lifetime, "_open", Closing({2: lambda: left, 1: lambda: left}))
+    lifetime.close_all()
+    assert list(lifetime._open) == [1] and told == ["left"]
