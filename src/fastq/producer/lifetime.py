@@ -70,9 +70,8 @@ def _see_to_the_end() -> None:
         threading._register_atexit(_close_before_threads)  # type: ignore[attr-defined]
     except AttributeError:
         pass
-    except (
-        RuntimeError
-    ):  # the main thread has ended: that of this process, or of the one that made it by another thread
+    except RuntimeError:
+        # The main thread has ended: that of this process, or that of the one which a thread forked it from.
         _close_behind_threads()
 
 
@@ -156,8 +155,8 @@ def close_all() -> None:
 
 
 def _forget() -> None:
-    global _closer_place
-    _closer_place = threading.Lock()
+    global _closer_place, _ending
+    _closer_place, _ending = threading.Lock(), False
     _open.clear()
     _dropped.clear()
     _parts.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -264,3 +265,13 @@ def test_one_that_another_thread_closes_meanwhile_leaves_the_others_to_the_end(m
     monkeypatch.setattr(lifetime, "_open", Closing({2: lambda: left, 1: lambda: left}))
     lifetime.close_all()
     assert list(lifetime._open) == [1] and told == ["left"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
+def test_a_child_of_a_process_that_ends_goes_on(monkeypatch):
+    """A sys.exit() in a callback of its main thread ends it."""
+    monkeypatch.setattr(lifetime, "_ending", True)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(lifetime.is_ending()))
+    assert os.waitpid(pid, 0)[1] == 0
