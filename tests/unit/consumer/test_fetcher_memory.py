@@ -1,6 +1,6 @@
 """The fetcher where there is no memory for what came: it is fetched again, once, and no partition is left out."""
 
-import pytest
+from failing_allocations import AllocationsFail
 from virtual_time import A, B, VirtualTime
 
 from fastq.consumer.fetcher import FETCH_API
@@ -11,9 +11,6 @@ RECORDS = 20
 
 def test_what_there_is_no_memory_for_is_fetched_again() -> None:
     """Whichever of the allocations it is that fails, as the second answer with records is taken in."""
-    testcapi = pytest.importorskip(
-        "_testcapi", reason="this Python lacks what its own tests have for failing allocations"
-    )
     for first in range(60):
         time = VirtualTime()
         fetcher = time.fetcher
@@ -31,13 +28,11 @@ def test_what_there_is_no_memory_for_is_fetched_again() -> None:
             fetches += out.api_key == FETCH_API
             before = [(len(state.chunks), state.fetch_offset) for state in states]
             if fetches == 2 and out.api_key == FETCH_API:
-                testcapi.set_nomemory(first, first + 1)
                 try:
-                    out.done(response, None, time.now)
+                    with AllocationsFail(first):
+                        out.done(response, None, time.now)
                 except MemoryError:
-                    testcapi.remove_mem_hooks()
                     out.done(None, ProtocolError("no memory"), time.now)  # as the core does
-                testcapi.remove_mem_hooks()
             else:
                 out.done(response, None, time.now)
             for state, (chunks, offset) in zip(states, before, strict=True):

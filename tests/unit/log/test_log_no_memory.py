@@ -10,11 +10,13 @@ import os
 import select
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 
 import pytest
+from failing_allocations import AllocationsFail
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
 from fastq_broker.log.files import READ, FileHandle, Files
 from fastq_broker.log.flusher import wait_readable
@@ -25,19 +27,15 @@ from fastq._native.records import CONTROL_ABORT, build_transaction_marker, iter_
 from fastq.errors import KafkaStorageError
 
 PRODUCER = 7
-testcapi = pytest.importorskip("_testcapi", reason="this Python lacks what its own tests have for failing allocations")
 
 
 def fails(call: Callable[[], object], at: int, count: int = 1) -> bool:
     """Whether a call ends with an error where `count` allocations fail from its number `at` on, counted from 1 (0: none does)."""
-    if at:
-        testcapi.set_nomemory(at, at + count)
     try:
-        call()
+        with AllocationsFail(at, count) if at else nullcontext():
+            call()
     except (MemoryError, KafkaStorageError):
         return True
-    finally:
-        testcapi.remove_mem_hooks()
     return False
 
 

@@ -1,5 +1,6 @@
 """The accumulator where there is no memory: a batch is always open, in its queue, in flight or done, and counted once."""
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -7,16 +8,11 @@ import threading
 from collections import deque
 
 import pytest
+from failing_allocations import AllocationsFail
 from test_accumulator import Core
 
 from fastq._native.producer_batch import IN_FLIGHT, READY
 from fastq.compression import compress, decompress
-
-
-@pytest.fixture
-def testcapi():
-    return pytest.importorskip("_testcapi", reason="this Python lacks what its own tests have for failing allocations")
-
 
 SHORT = """
 import itertools, resource, time
@@ -61,7 +57,7 @@ def test_a_split_for_which_there_is_no_memory_changes_nothing():
     subprocess.run([sys.executable, "-c", SHORT], check=True, timeout=60)
 
 
-def test_a_batch_is_in_its_queue_or_in_flight_whichever_allocation_fails(testcapi):
+def test_a_batch_is_in_its_queue_or_in_flight_whichever_allocation_fails():
     outcomes = []
     for at in range(20):
         core = Core()
@@ -69,13 +65,11 @@ def test_a_batch_is_in_its_queue_or_in_flight_whichever_allocation_fails(testcap
         core.accumulator.close_all()
         partition = core.topic.partitions[0]
         batch = partition.queue[0]
-        testcapi.set_nomemory(at, at + 1)
         try:
-            core.accumulator.take_head(partition)
+            with AllocationsFail(at):
+                core.accumulator.take_head(partition)
         except MemoryError:
             pass
-        finally:
-            testcapi.remove_mem_hooks()
         taken = batch.state == IN_FLIGHT
         outcomes.append(taken)
         assert (list(partition.queue), partition.in_flight) == (([], [batch]) if taken else ([batch], []))
@@ -86,7 +80,7 @@ def test_a_batch_is_in_its_queue_or_in_flight_whichever_allocation_fails(testcap
 
 
 @pytest.mark.parametrize("codec", [0, 4])
-def test_a_batch_is_open_or_in_its_queue_whichever_allocation_fails(testcapi, codec):
+def test_a_batch_is_open_or_in_its_queue_whichever_allocation_fails(codec):
     failures = 0
     for count in range(28, 36):  # of batches in the queue: with one of them it asks for memory
         for at in range(6):
@@ -95,13 +89,11 @@ def test_a_batch_is_open_or_in_its_queue_whichever_allocation_fails(testcapi, co
             partition = core.topic.partitions[0]
             batch = partition.open
             kept = [deque() for _ in range(100)]  # what Python keeps of queues that are gone
-            testcapi.set_nomemory(at, 0)
             try:
-                core.accumulator.close_all()
+                with AllocationsFail(at, 0):
+                    core.accumulator.close_all()
             except MemoryError:
                 failures += at > 1  # not for the list of partitions
-            finally:
-                testcapi.remove_mem_hooks()
             assert (partition.open is batch) != (batch in partition.queue)
             assert (partition in core.accumulator.open_partitions) == (partition.open is batch)
             core.accumulator.close_all()
@@ -116,17 +108,15 @@ def test_a_batch_is_open_or_in_its_queue_whichever_allocation_fails(testcapi, co
     assert failures
 
 
-def test_a_record_has_its_batch_among_those_without_a_fate_whichever_allocation_fails(testcapi):
+def test_a_record_has_its_batch_among_those_without_a_fate_whichever_allocation_fails():
     outcomes = []
     for at in range(80):
         core, delivery = Core(), None
-        testcapi.set_nomemory(at, at + 1)
         try:
-            delivery = core.send("t", b"x")
+            with AllocationsFail(at):
+                delivery = core.send("t", b"x")
         except MemoryError:
             pass
-        finally:
-            testcapi.remove_mem_hooks()
         outcomes.append(delivery is not None)
         partition = core.topic.partitions[0]
         opened = [] if partition.open is None else [partition.open]
@@ -138,23 +128,20 @@ def test_a_record_has_its_batch_among_those_without_a_fate_whichever_allocation_
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_a_partition_is_marked_ready_again_where_there_was_no_memory_for_it(testcapi, at):
+def test_a_partition_is_marked_ready_again_where_there_was_no_memory_for_it(at):
     core = Core(partitions=100)
     partitions = core.topic.partitions
     kept = [deque() for _ in range(100)]  # what Python keeps of queues that are gone
-    testcapi.set_nomemory(at, 0)
-    try:
+    with contextlib.suppress(MemoryError), AllocationsFail(at, 0):
         for partition in partitions:
             core.accumulator.mark_ready(partition)
-    except MemoryError:
-        testcapi.remove_mem_hooks()
     assert len(core.accumulator.ready) < len(partitions) and len(kept) == 100
     for partition in partitions:
         core.accumulator.mark_ready(partition)
     assert list(core.accumulator.ready) == partitions
 
 
-def test_a_split_that_an_allocation_fails_in_changes_nothing(testcapi):
+def test_a_split_that_an_allocation_fails_in_changes_nothing():
     outcomes = []
     for at in range(1, 80):
         core = Core(batch_size=2000, batch_size_max=2000)
@@ -167,16 +154,13 @@ def test_a_split_that_an_allocation_fails_in_changes_nothing(testcapi):
         data = b"".join(batch.buffers())
         core.accumulator.requeue(batch)
         used = core.accumulator.pool.used_bytes
-        testcapi.set_nomemory(at, at + 1)
         try:
-            core.accumulator.split(batch, None)
+            with AllocationsFail(at):
+                core.accumulator.split(batch, None)
         except MemoryError:
-            testcapi.remove_mem_hooks()
             assert list(partition.queue) == before and list(core.accumulator.incomplete) == before
             assert batch.children is None and b"".join(batch.buffers()) == data
             assert core.accumulator.pool.used_bytes == used
-        finally:
-            testcapi.remove_mem_hooks()
         outcomes.append(batch.children is None)
         parts = [batch] if batch.children is None else batch.children
         assert list(partition.queue) == list(core.accumulator.incomplete) == [*parts, *before[1:]]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from random import Random
 
 import pytest
+from failing_allocations import AllocationsFail
 
 from fastq._native.framing import CHUNK_BYTES, FrameReceiver, FrameSizeError
 
@@ -94,9 +96,6 @@ def test_frames_before_one_that_is_none_are_answered_first() -> None:
 
 
 def test_frames_before_one_for_which_there_is_no_memory_are_answered_first() -> None:
-    testcapi = pytest.importorskip(
-        "_testcapi", reason="this Python lacks what its own tests have for failing allocations"
-    )
     bodies = [b"first", b"second", b"third", b"x" * (CHUNK_BYTES + 1)]
     data = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
     failures = []
@@ -108,17 +107,13 @@ def test_frames_before_one_for_which_there_is_no_memory_are_answered_first() -> 
             count = min(len(buffer), len(left), CHUNK_BYTES)
             buffer[:count] = left[:count]
             left = left[count:]
-            if first:
-                testcapi.set_nomemory(at, at + 1)
             try:
-                found = receiver.buffer_updated(count)
+                with AllocationsFail(at) if first else nullcontext():
+                    found = receiver.buffer_updated(count)
             except MemoryError:
-                testcapi.remove_mem_hooks()
                 assert not frames
                 found = receiver.buffer_updated(0)
                 failures.append("nothing came before")
-            finally:
-                testcapi.remove_mem_hooks()
             if first and found and receiver.is_broken:
                 failures.append("it waits")
             frames += found

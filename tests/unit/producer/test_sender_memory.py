@@ -5,6 +5,7 @@ from collections import deque
 from random import Random
 
 import pytest
+from failing_allocations import AllocationsFail
 from fake_cluster import FakeCore
 from test_sender import Bench, values_of
 
@@ -131,7 +132,6 @@ def test_a_batch_that_cannot_be_put_back_to_be_halved_is_not_left_in_flight():
 
 
 def test_a_request_that_an_allocation_fails_for_leaves_nothing_in_flight():
-    testcapi = pytest.importorskip("_testcapi", reason="this Python lacks what fails allocations")
     failures = []
     for at in range(200):
         core = FakeCore(topics={"t": 2}, nodes=1)
@@ -141,16 +141,13 @@ def test_a_request_that_an_allocation_fails_for_leaves_nothing_in_flight():
         bench.drain()
         deliveries = [bench.send("t", b"%d" % i, partition=i % 2) for i in range(4)]
         bench.accumulator.close_all()
-        testcapi.set_nomemory(at, at + 1)
         try:
-            bench.sender.run(core.now)
+            with AllocationsFail(at):
+                bench.sender.run(core.now)
         except MemoryError:
-            testcapi.remove_mem_hooks()
             failures.append(at)
             sent = sum(len(entry[0].buffers) > 0 for entry in core.requests[0])
             assert bool(bench.accumulator.in_flight) <= bool(sent), at
-        finally:
-            testcapi.remove_mem_hooks()
         bench.drain()
         assert [d.result().offset for d in deliveries] == [1, 1, 2, 2]
         assert values_of(core) == {0: [b"first", b"0", b"2"], 1: [b"first", b"1", b"3"]}
@@ -158,20 +155,17 @@ def test_a_request_that_an_allocation_fails_for_leaves_nothing_in_flight():
 
 
 def test_what_is_on_its_way_is_not_sent_again_whichever_allocation_fails():
-    testcapi = pytest.importorskip("_testcapi", reason="this Python lacks what fails allocations")
     failures = []
     for at in range(200):
         core = FakeCore(topics={"t": 3}, nodes=1)
         bench = Bench(core, idempotent=False, max_request_size=250)
         deliveries = [bench.send("t", b"%d" % index * 30, partition=index) for index in range(3)]
         bench.accumulator.close_all()
-        testcapi.set_nomemory(at, at + 1)
         try:
-            bench.sender.run(core.now)
+            with AllocationsFail(at):
+                bench.sender.run(core.now)
         except MemoryError:
             failures.append(at)
-        finally:
-            testcapi.remove_mem_hooks()
         bench.drain()
         assert {delivery.result().offset for delivery in deliveries} == {0}
         assert values_of(core) == {index: [b"%d" % index * 30] for index in range(3)}, at
@@ -179,7 +173,6 @@ def test_what_is_on_its_way_is_not_sent_again_whichever_allocation_fails():
 
 
 def test_a_partition_that_waits_is_looked_at_whichever_allocation_fails():
-    testcapi = pytest.importorskip("_testcapi", reason="this Python lacks what fails allocations")
     failures = []
     for at in range(60):
         core = FakeCore(topics={"t": 90}, nodes=1)
@@ -187,14 +180,11 @@ def test_a_partition_that_waits_is_looked_at_whichever_allocation_fails():
         deliveries = [bench.send("t", b"x", partition=index) for index in range(90)]
         bench.accumulator.close_all()
         kept = [deque() for _ in range(100)]  # what Python keeps of queues that are gone
-        testcapi.set_nomemory(at, 0)
         try:
-            bench.sender._drain(core.now)
+            with AllocationsFail(at, 0):
+                bench.sender._drain(core.now)
         except MemoryError:
-            testcapi.remove_mem_hooks()
             failures.append(len(kept))
-        finally:
-            testcapi.remove_mem_hooks()
         assert len(bench.accumulator.ready) == 90, at
         bench.drain()
         assert {delivery.result().offset for delivery in deliveries} == {0}
