@@ -121,8 +121,8 @@ class TransactionShard:
     Invariants: `transactions` is what the log holds, `_ongoing` those of its ids that are in state ONGOING, each with the monotonic time
     until which it may stay open. An id is in `_writing` from the append of a transition until it is as durable as the log promises, and
     then that transition is what `transactions` has, and who is told of it is in `_waiters`; the id is in `_given_up` too once nobody waits
-    for that any more. It is in `_unkept` while what `transactions` has is in the log and not known to be kept: another leader may not have
-    it.
+    for that any more. It is in `_unkept` while what `transactions` has is in the log and not known to be kept, as another leader may not
+    have it: with the partitions of the open transaction that was known to be.
     An id in a PREPARE_* state is either in `_writing`, or its markers are being written, or a retry is in `_retries`; `_failures`
     counts the attempts that failed.
     """
@@ -136,7 +136,7 @@ class TransactionShard:
         self._writing: dict[str, Transaction | None] = {}
         self._waiters: dict[str, _Waiter] = {}
         self._given_up: set[str] = set()
-        self._unkept: set[str] = set()
+        self._unkept: dict[str, frozenset[Partition]] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._retries: dict[str, Handle] = {}
         self._failures: dict[str, int] = {}
@@ -157,6 +157,9 @@ class TransactionShard:
             written = self._writing.get(transactional_id)  # knows more than the record holds
             txn = written or decode_value(transactional_id, value)
             before = self.transactions.get(transactional_id)
+            if written is not None:
+                was_open = before if before is not None and before.state == TransactionState.ONGOING else None
+                self._unkept.setdefault(transactional_id, was_open.partitions if was_open else frozenset())
             self.transactions[transactional_id] = txn
             if txn.state not in DECIDED:
                 self._failures.pop(transactional_id, None)
@@ -235,8 +238,14 @@ class TransactionShard:
     def verify(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: frozenset[Partition]
     ) -> frozenset[Partition]:
-        """Those of `partitions` that are not in the open transaction. Raises the refusals of `transaction.verify`."""
-        return rules.verify(self._known(transactional_id), producer_id, epoch, partitions)
+        """Those of `partitions` that are not in the open transaction. Raises the refusals of `transaction.verify`, and
+        ConcurrentTransactions where one of the others is not known to be in it for good."""
+        txn = self._known(transactional_id)
+        missing = rules.verify(txn, producer_id, epoch, partitions)
+        kept = self._unkept.get(transactional_id)
+        if kept is not None and not partitions - missing <= kept:
+            raise concurrent(txn)
+        return missing
 
     def end(
         self, transactional_id: str, producer_id: int, epoch: int, committed: bool, version: int, reply: Reply
@@ -317,7 +326,7 @@ class TransactionShard:
             del self._writing[transactional_id]
             self._given_up.discard(transactional_id)
             if error is None:
-                self._unkept.discard(transactional_id)
+                self._unkept.pop(transactional_id, None)
             self._wake(transactional_id)
 
     # -- transitions
@@ -372,9 +381,7 @@ class TransactionShard:
         del self._writing[txn.transactional_id]
         self._given_up.discard(txn.transactional_id)
         if error is None:
-            self._unkept.discard(txn.transactional_id)
-        elif self._is_current(txn):
-            self._unkept.add(txn.transactional_id)
+            self._unkept.pop(txn.transactional_id, None)
         if waiting.timer is not None:
             waiting.timer.cancel()
         try:

@@ -76,6 +76,37 @@ def test_an_addition_that_was_not_kept_lets_nothing_in(bench: Bench) -> None:
     assert ask(bench, Operation.ADD, A) == ({A: 19}, [])
 
 
+def test_an_older_client_s_addition_lets_nothing_in_before_it_is_kept(bench: Bench) -> None:
+    """A late batch of the transaction before was let in, and no marker ended it where the next coordinator had no such addition."""
+    bench.initialize()
+    bench.add(1000, 0, A)
+    bench.context.durable = False
+    bench.add(1000, 0, B)
+    refused, retries = ask(bench, Operation.ABORTABLE, A, B)
+    assert refused is None and ask(bench, Operation.ABORTABLE, A) == ({}, [])
+    bench.context.finish_appends(error_for_code(6, "led elsewhere by now"))
+    assert retries == [True]
+    assert ask(bench, Operation.ABORTABLE, B) == ({B: 19}, [])
+    assert ask(bench, Operation.ABORTABLE, A) == ({}, [])
+    bench.add(1000, 0, B)
+    bench.context.finish_appends()
+    assert ask(bench, Operation.ABORTABLE, A, B) == ({}, [])
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_was_in_the_transaction_before_is_not_in_this_one(bench: Bench, ended: bool) -> None:
+    bench.initialize()
+    bench.add(1000, 0, A)
+    bench.end(1000, 0, True)
+    bench.context.durable = ended
+    bench.turn()
+    bench.context.finish_appends(error_for_code(6, "led elsewhere by now"))
+    bench.context.durable = False
+    bench.add(1000, 1, A)
+    refused, _ = ask(bench, Operation.ABORTABLE, A, epoch=1)
+    assert refused is None
+
+
 def test_a_transaction_that_is_ending_is_waited_for(bench: Bench) -> None:
     bench.initialize()
     bench.add(1000, 0, A)
