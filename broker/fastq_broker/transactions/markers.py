@@ -11,6 +11,8 @@ Rules
 - One that is written and whose replicas do not follow is given up after TIMEOUT_S, as others wait for the end of its transaction, or behind
   it: the marker stays, and who tries again writes another, which changes nothing.
 - A marker in a partition of a coordinator's topic is told to that coordinator once it is durable: pending offsets become real.
+- A round is over when all that was asked for has been told: begun again before, what waits for another node could come behind the
+  transaction's end, and end the next one of that producer's epoch.
 Source: TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest.
 """
 
@@ -22,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq_broker.log import failures
 
 from .marker import Done, GiveUp, Marker
 from .states import TransactionState
@@ -58,14 +61,24 @@ class MarkerWriter:
         partitions: frozenset[Partition],
         on_done: Callable[[frozenset[Partition]], None],
     ) -> None:
-        """Write the decision of a transaction; `on_done` gets the partitions that have to be tried again."""
+        """Write the decision of a transaction; `on_done` gets the partitions that have to be tried again. Where this raises, it has asked
+        for nothing, or called `on_done`."""
         committed = txn.state == TransactionState.PREPARE_COMMIT
         marker = Marker(txn.producer_id, txn.producer_epoch, committed, coordinator_epoch, txn.version)
-        waiting = set(partitions)
+        wanted = sorted(partitions)
+        waiting: set[Partition | None] = {None, *wanted}  # None while not all are asked for
         left: set[Partition] = set()
         timer: asyncio.TimerHandle | None = None
 
+        def over() -> None:
+            if not waiting:
+                if timer is not None:
+                    timer.cancel()
+                on_done(frozenset(left))
+
         def done(partition: Partition, error: KafkaError | None) -> None:
+            if partition not in waiting:
+                return  # it failed inside once it was asked for, and is tried again
             waiting.discard(partition)
             try:
                 if error is not None:
@@ -75,19 +88,27 @@ class MarkerWriter:
                         left.discard(partition)
                     self._say(txn.transactional_id, partition, "left out" if dropped else "trying again", error)
             finally:  # whatever there is no memory for
-                if not waiting:
-                    if timer is not None:
-                        timer.cancel()
-                    on_done(frozenset(left))
+                over()
 
-        if not partitions:
-            on_done(frozenset())
-        written = [
-            self._write_anywhere(partition, marker, partial(done, partition)) for partition in sorted(partitions)
-        ]
-        unfollowed = [give_up for give_up in written if give_up is not None]
-        if waiting and unfollowed:
-            timer = give_up_later(self._ports.loop, unfollowed)
+        unfollowed: list[GiveUp] = []
+        for partition in wanted:
+            try:
+                give_up = self._write_anywhere(partition, marker, partial(done, partition))
+                if give_up is not None:
+                    unfollowed.append(give_up)
+            except Exception as error:
+                failures.report("asking for the markers of transactions", error)
+                if partition in waiting:
+                    waiting.discard(partition)
+                    left.add(partition)
+        if len(waiting) > 1 and unfollowed:
+            try:
+                timer = give_up_later(self._ports.loop, unfollowed)
+            except Exception as error:
+                failures.report("waiting for the markers of transactions", error)
+                _give_up(unfollowed)
+        waiting.discard(None)
+        over()
 
     def _write_anywhere(self, partition: Partition, marker: Marker, on_done: Done) -> GiveUp | None:
         cluster, placed = self._ports.cluster, self._ports.image.partition(*partition)
@@ -169,7 +190,7 @@ def give_up_later(loop: asyncio.AbstractEventLoop, unfollowed: Sequence[GiveUp])
 
 def _give_up(unfollowed: Sequence[GiveUp]) -> None:
     for give_up in unfollowed:
-        give_up()
+        failures.attempt("giving up the wait for the markers of transactions", give_up)
 
 
 def _check_mirrored(replica: Replica, marker: Marker) -> NoReturn:

@@ -330,6 +330,51 @@ def test_a_marker_whose_failure_cannot_be_said_is_tried_again(monkeypatch: pytes
     assert left == [frozenset({PLACE})]
 
 
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_markers_are_asked_for_again_once_those_before_are_told(
+    monkeypatch: pytest.MonkeyPatch, asked_for: bool
+) -> None:
+    """Begun again while some waited for their node, they came behind the transaction's end, and ended the next one of its epoch."""
+    ports: Any = SimpleNamespace(monotonic_ms=lambda: 0, image=SimpleNamespace(partition=lambda *at: at))
+    writer = MarkerWriter(ports)
+    first, second, third = (("t", index) for index in range(3))
+    asked: dict[Partition, Callable[[KafkaError | None], None]] = {}
+
+    def write(at: Partition, marker: object, on_done: Callable[[KafkaError | None], None]) -> None:
+        if at != second or asked_for:
+            asked[at] = on_done
+        if at == second:
+            raise MemoryError("none left")
+
+    monkeypatch.setattr(writer, "_write_anywhere", write)
+    left: list[frozenset[Partition]] = []
+    writer.write_all(0, Transaction("id", 1, 60_000), frozenset({first, second, third}), left.append)
+    asked[first](None)
+    assert not left
+    asked[third](None)
+    assert left == [frozenset({second})]
+    if asked_for:
+        asked[second](None)
+        assert len(left) == 1
+
+
+def test_markers_whose_time_limit_cannot_be_set_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError("none left")
+
+    ports: Any = SimpleNamespace(
+        monotonic_ms=lambda: 0,
+        image=SimpleNamespace(partition=lambda *at: at),
+        loop=SimpleNamespace(call_later=no_memory),
+    )
+    writer = MarkerWriter(ports)
+    timed_out = error_for_code(ErrorCode.REQUEST_TIMED_OUT)
+    monkeypatch.setattr(writer, "_write_anywhere", lambda at, marker, on_done: lambda: on_done(timed_out))
+    left: list[frozenset[Partition]] = []
+    writer.write_all(0, Transaction("id", 1, 60_000), frozenset({PLACE}), left.append)
+    assert left == [frozenset({PLACE})]
+
+
 async def markers_written(broker: Broker, txn: Transaction, *places: Partition) -> dict[Partition, int]:
     """What WriteTxnMarkers answers for each of these partitions, asked for all in one request."""
     wanted = WriteTxnMarkersRequest.WritableTxnMarker(
