@@ -155,7 +155,7 @@ class CoordinatorRuntime(Generic[S]):
         if found is not None:
             context, shard = found
             context.close()
-            shard.unloaded()
+            failures.attempt(f"unloading {context.replica.log.path}", shard.unloaded)
 
     def close(self) -> None:
         """The broker stops: unload everything."""

@@ -189,14 +189,15 @@ class TransactionShard:
         for handle in self._retries.values():
             handle.cancel()
         self._retries.clear()
-        waiters, self._waiters = self._waiters, {}
-        for transactional_id, waiting in waiters.items():
-            moved = refusal(
-                transactional_id, ErrorCode.NOT_COORDINATOR, "its partition is coordinated elsewhere by now"
-            )
-            reports.attempt("turning away who waits for a transaction", partial(waiting.tell, None, moved))
+        for transactional_id in list(self._waiters):
+            reports.attempt("turning away who waits for a transaction", partial(self._turn_away, transactional_id))
         for transactional_id in list(self._waiting):
             self._wake(transactional_id)
+
+    def _turn_away(self, transactional_id: str) -> None:
+        """Who cannot be told that for a moment waits on, for what becomes of the write."""
+        moved = refusal(transactional_id, ErrorCode.NOT_COORDINATOR, "its partition is coordinated elsewhere by now")
+        self._waiters.pop(transactional_id).tell(None, moved)
 
     # -- requests
 

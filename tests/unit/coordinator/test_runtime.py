@@ -293,6 +293,29 @@ def test_leadership_lost_and_won_again(bench: Any, tables: Tables) -> None:
     bench.run(work, tables)
 
 
+def test_one_that_fails_as_it_goes_keeps_no_other_from_it(
+    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other partitions of the same change were neither unloaded nor loaded before the next one."""
+    unloaded = Table.unloaded
+
+    def failing(self: Table) -> None:
+        unloaded(self)
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(Table, "unloaded", failing)
+
+    async def work(broker: Broker) -> None:
+        shards = [await tables.shard(key) for key in "abcdefgh"]
+        for shard in shards:
+            shard.context.replica.leader_epoch = shard.context.leader_epoch + 1
+        tables.runtime.follow()
+        assert all(shard.events == ["loaded", "unloaded"] for shard in shards)
+        assert (await tables.shard("a")).events == ["loaded"]
+
+    bench.run(work, tables)
+
+
 def test_a_partition_that_moves_is_used_no_more_before_it_is_unloaded(bench: Any, tables: Tables) -> None:
     """Who waited for its replica was sent away first, asked again, and was told what only this node had; a record of the epoch before
     came into the log of a follower."""

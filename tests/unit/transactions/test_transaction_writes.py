@@ -223,6 +223,22 @@ def test_who_waits_for_a_write_is_told_when_the_partition_goes(bench: Bench) -> 
     assert answers == [16] and called == [True] and not bench.world.markers
 
 
+def test_one_that_cannot_be_turned_away_waits_on_and_keeps_no_other_from_hearing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.context.durable = False
+    answers: dict[str, int] = {}
+    for name in "ab":
+        bench.shard.initialize(name, 60_000, None, lambda txn, error, name=name: answers.update({name: code(error)}))
+    called: list[bool] = []
+    assert bench.shard.wait_settled("b", lambda: called.append(True))
+    once(monkeypatch, shard, "refusal")
+    bench.shard.unloaded()
+    assert answers == {"b": 16} and called == [True]
+    bench.context.finish_appends(error_for_code(16, "it moves"))
+    assert answers == {"a": 16, "b": 16}
+
+
 def test_partitions_whose_addition_was_not_kept_are_added_once_more(bench: Bench) -> None:
     """Asked again, the coordinator confirmed what its next one did not have."""
     producer = begun(bench)
