@@ -60,8 +60,8 @@ class Turns:
         """Take a turn in the next pass of the loop: one, however often it is wanted until then."""
         if not self._soon:
             assert self._loop is not None
-            self._soon = True
             self._loop.call_soon(self._due)
+            self._soon = True  # once the loop has it: there may be no memory for that
 
     def close(self) -> None:
         """Take no more turns; one that is being taken ends without another. Idempotent."""

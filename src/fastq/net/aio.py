@@ -70,8 +70,8 @@ class AsyncDriver:
         if self._closed:
             raise ClientClosed()
         if not self._turn_scheduled:
-            self._turn_scheduled = True
             self.loop.call_soon(self._turn)
+            self._turn_scheduled = True  # once the loop has it: there may be no memory for that
 
     @property
     def is_behind(self) -> bool:

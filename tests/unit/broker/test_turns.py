@@ -114,6 +114,21 @@ def test_soon_is_one_turn_in_the_next_pass(machine: Machine) -> None:
     assert machine.took == [10.0, 10.0]
 
 
+def test_soon_that_the_loop_cannot_take_is_wanted_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counted as taken for good, and no turn came of it any more."""
+
+    def no_memory(call: Callable[[], None]) -> None:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machine.loop, "call_soon", no_memory)
+        with pytest.raises(MemoryError):
+            machine.turns.soon()
+    machine.turns.soon()
+    machine.loop.run()
+    assert machine.took == [10.0]
+
+
 def test_soon_in_a_turn_is_not_before_the_next_pass(machine: Machine) -> None:
     machine.then = lambda: machine.turns.soon() if len(machine.took) == 1 else None
     machine.turns.soon()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from fastq_broker.cluster.controller_channel import ChannelConfig, ControllerChannel, Leader
 from fastq_broker.cluster.driver import LifeDriver
 from fastq_broker.cluster.lifecycle import (
@@ -128,7 +130,8 @@ def test_a_broker_lives_on_whatever_becomes_of_its_news() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
-def test_a_broker_lives_on_where_a_heartbeat_cannot_be_asked_for() -> None:
+@pytest.mark.parametrize("what", ["ask", "soon"])
+def test_a_broker_lives_on_where_a_heartbeat_cannot_be_asked_for(what: str) -> None:
     """It waited for the answer for good."""
 
     async def scenario() -> None:
@@ -138,15 +141,19 @@ def test_a_broker_lives_on_where_a_heartbeat_cannot_be_asked_for() -> None:
         driver = LifeDriver(life, channel, asyncio.get_running_loop(), lambda effect: None)
         driver.start()
         await until(lambda: len(controller.asked) > 3)
-        ask = channel.ask
         failed: list[Any] = []
+        # Of what is queued, a turn is wanted of the loop, which may have no memory for that.
+        owner: Any = channel if what == "ask" else channel._turns
+        name, before = ("ask", channel.ask) if what == "ask" else ("_loop", channel._turns._loop)
 
-        def no_memory(request: Any, done: Any, **options: Any) -> None:
-            channel.ask = ask  # type: ignore[method-assign]
+        def no_memory(request: Any, *_: Any, **options: Any) -> None:
+            setattr(owner, name, before)
             failed.append(request)
             raise MemoryError("none left")
 
-        channel.ask = no_memory  # type: ignore[method-assign]
+        loop = asyncio.get_running_loop()
+        given = no_memory if what == "ask" else SimpleNamespace(call_soon=no_memory, call_later=loop.call_later)
+        setattr(owner, name, given)
         await until(lambda: bool(failed))
         count = len(controller.asked)
         await until(lambda: len(controller.asked) > count + 1)

@@ -343,6 +343,30 @@ def test_asyncio_back_pressure_holds_what_the_transport_does_not_take(broker: Fa
     asyncio.run(main())
 
 
+def test_a_turn_that_the_loop_cannot_take_is_wanted_again(broker: FakeBroker) -> None:
+    """It counted as scheduled for good: nothing was sent any more before something else led to a turn."""
+
+    async def scenario() -> None:
+        client = AsyncClient(ClientConfig(bootstrap_servers=broker.address))
+        await client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
+        driver: Any = client.driver
+
+        def no_memory(*_: Any) -> None:
+            raise MemoryError("none left")
+
+        loop, driver.loop = driver.loop, types.SimpleNamespace(call_soon=no_memory)
+        with pytest.raises(MemoryError):
+            driver.kick()
+        driver.loop = loop
+        driver.kick()
+        assert driver._turn_scheduled
+        await asyncio.sleep(0)
+        assert not driver._turn_scheduled
+        await client.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_loop_that_closes_with_the_client_open_is_no_error(broker: FakeBroker) -> None:
     async def main() -> AsyncClient:
         client = AsyncClient(ClientConfig(bootstrap_servers=broker.address))
