@@ -47,14 +47,14 @@ class Turns:
             while self._again and not self.closed:
                 self._again = False
                 self._work(self._now())
+            if not self.closed:
+                self._arm()
         except Exception:
             if self._timer is None and self._loop is not None and not self.closed:
                 self._timer = self._loop.call_later(AGAIN_S, self._timed)
             raise
         finally:
             self._turning = False
-        if not self.closed:
-            self._arm()
 
     def soon(self) -> None:
         """Take a turn in the next pass of the loop: one, however often it is wanted until then."""
@@ -80,8 +80,9 @@ class Turns:
     def _arm(self) -> None:
         if self._loop is None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
         now = self._now()
         due = self._next_wakeup(now)
-        self._timer = None if due == NEVER else self._loop.call_later(max(0.0, due - now), self._timed)
+        timer = None if due == NEVER else self._loop.call_later(max(0.0, due - now), self._timed)
+        before, self._timer = self._timer, timer
+        if before is not None:  # until then: there may be no memory for the other
+            before.cancel()

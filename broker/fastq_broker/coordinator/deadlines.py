@@ -61,10 +61,11 @@ class Deadlines(Generic[T]):
             self._timer = None
 
     def _start(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at_ms = self._heap[0][0]
-        self._timer = self._call_later(max(self._timer_at_ms - self._clock(), 0) / 1000, self._due)
+        at_ms, before = self._heap[0][0], self._timer
+        self._timer = self._call_later(max(at_ms - self._clock(), 0) / 1000, self._due)
+        self._timer_at_ms = at_ms
+        if before is not None:  # until then: there may be no memory for the other
+            before.cancel()
 
     def _due(self) -> None:
         self._timer = None

@@ -81,16 +81,16 @@ class Patience:
         now_ms, line = self._clock(), self._line
         try:
             while line and (line[0][0] <= now_ms or not line[0][1].waits):
-                _, waiter = line.popleft()
-                waiter.tell(
-                    error_for_code(
-                        ErrorCode.REQUEST_TIMED_OUT,
-                        f"not all in sync had what was written within {self._timeout_ms} ms (offsets.commit.timeout.ms)",
-                    )
+                error = error_for_code(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"not all in sync had what was written within {self._timeout_ms} ms (offsets.commit.timeout.ms)",
                 )
+                _, waiter = line.popleft()
+                waiter.tell(error)
         finally:
-            delay_ms = max(line[0][0] - now_ms, 0) if line else 0
-            self._timer = self._call_later(delay_ms / 1000, self._due) if line else None
+            self._timer = None  # there may be no memory for another: who waits next begins it
+            if line:
+                self._timer = self._call_later(max(line[0][0] - now_ms, 0) / 1000, self._due)
 
 
 class Readers:

@@ -476,13 +476,14 @@ class ConsumerGroups:
 
     def _wake_at(self, group: ConsumerGroup, at_ms: int) -> None:
         """Look at the group's deadlines at this time, if not before."""
-        if group.timer is not None:
-            if group.timer_at_ms <= at_ms:
-                return
-            group.timer.cancel()
-        group.timer_at_ms = at_ms
+        before = group.timer
+        if before is not None and group.timer_at_ms <= at_ms:
+            return
         delay_s = max(at_ms - self.monotonic_ms(), 0) / 1000
         group.timer = self._context.call_later(delay_s, lambda: self._wake(group))
+        group.timer_at_ms = at_ms
+        if before is not None:  # until then: there may be no memory for the other
+            before.cancel()
 
     def _wake(self, group: ConsumerGroup) -> None:
         """Do what is due, then wait for what is due next; what fails inside is due again, as nothing else may have it looked at."""

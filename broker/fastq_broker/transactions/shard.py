@@ -448,10 +448,10 @@ class TransactionShard:
         failures = self._failures.get(transactional_id, 0)
         self._failures[transactional_id] = failures + 1
         delay_s = min(RETRY_S * 2 ** min(failures, 10), RETRY_MAX_S)
-        before = self._retries.pop(transactional_id, None)
+        before = self._retries.get(transactional_id)
+        self._retries[transactional_id] = self._context.call_later(delay_s, run)
         if before is not None:  # of markers that were half asked for, and have ended all the same
             before.cancel()
-        self._retries[transactional_id] = self._context.call_later(delay_s, run)
         self._wake(transactional_id)
 
     def _is_current(self, txn: Transaction) -> bool:

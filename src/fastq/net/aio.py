@@ -137,10 +137,10 @@ class AsyncDriver:
             self.told()
 
     def _arm(self, delay_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        before, self._timer = self._timer, self.loop.call_later(delay_s, self._on_timer)
         self._timer_at = self.core.deadline
-        self._timer = self.loop.call_later(delay_s, self._on_timer)
+        if before is not None:  # until then: there may be no memory for the other
+            before.cancel()
 
     def _on_timer(self) -> None:
         self._timer, self._timer_at = None, NEVER

@@ -197,6 +197,24 @@ def test_a_turn_of_the_timer_that_fails_is_not_the_last_one(machine: Machine) ->
     assert len(machine.took) == 5 and machine.loop.waiting == []
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_timer_that_cannot_be_had_leaves_one(machine: Machine, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    if waits:
+        machine.due = 20.0
+        machine.turns.turn()
+    call_later = machine.loop.call_later
+
+    def once(*_: Any) -> None:
+        monkeypatch.setattr(machine.loop, "call_later", call_later)
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(machine.loop, "call_later", once)
+    machine.due = 12.0
+    with pytest.raises(MemoryError):
+        machine.turns.turn()
+    assert [each.due for each in machine.loop.waiting] == [20.0 if waits else 10.0 + AGAIN_S]
+
+
 def test_without_a_loop_there_are_no_timers() -> None:
     took: list[float] = []
     turns = Turns(None, lambda: 1.0, took.append, lambda now: 2.0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 from fastq_broker.coordinator.deadlines import Deadlines
 
 
@@ -77,6 +79,28 @@ def test_who_is_woken_may_ask_again_and_an_error_stops_nobody_else() -> None:
         except ValueError:
             woken.append("raised")
     assert woken == ["again", "bad", "raised", "good", "again", "again"]
+
+
+def test_one_for_whom_no_timer_can_be_had_leaves_the_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody was woken any more."""
+    clock = Clock()
+    woken: list[int] = []
+    deadlines: Deadlines[int] = Deadlines(
+        lambda: clock.now_ms, lambda *given: clock.call_later(*given), lambda at, now: woken.append(at)
+    )
+    deadlines.add(60, 60)
+
+    def no_memory(*_: Any) -> Any:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "call_later", no_memory)
+        with pytest.raises(MemoryError):
+            deadlines.add(5, 5)
+    deadlines.add(6, 6)
+    assert clock.running == 1
+    clock.advance(60)
+    assert woken == [5, 6, 60] and clock.running == 0
 
 
 def test_after_clear_nobody_is_woken() -> None:

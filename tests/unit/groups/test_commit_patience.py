@@ -315,6 +315,37 @@ def test_a_group_that_cannot_be_looked_at_for_a_moment_is_looked_at_again(monkey
     assert not world.group.members
 
 
+def test_a_group_for_which_no_timer_can_be_had_keeps_the_one_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(session_timeout_ms=10_000)
+    world.topics(t=2)
+    member = world.join("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(world.consumers._context, "call_later", no_memory)
+        with pytest.raises(MemoryError):
+            world.consumers._wake_at(world.group, 1000)
+    world.consumers._wake_at(world.group, 2000)
+    (timer,) = [timer for timer in world.timers if not timer.cancelled]
+    assert timer is world.group.timer
+    world.advance(10_000)
+    assert member is not None and not world.group.members
+
+
+def test_who_waits_behind_one_for_whom_no_timer_can_be_had_is_told_with_the_next(
+    world: SlowWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = commit(world)
+    world.advance(1)
+    second = commit(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.shard._patience, "_call_later", no_memory)
+        with pytest.raises(MemoryError):
+            world.advance(TIMEOUT_MS - 1)
+    assert (first, second) == ([AWAY], [])
+    third = commit(world)
+    world.advance(TIMEOUT_MS)
+    assert (second, third) == ([AWAY], [AWAY])
+
+
 def test_a_target_that_cannot_be_worked_out_for_a_moment_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(assignment_interval_ms=1000)
     world.topics(t=2)

@@ -367,6 +367,28 @@ def test_a_turn_that_the_loop_cannot_take_is_wanted_again(broker: FakeBroker) ->
     asyncio.run(scenario())
 
 
+def test_a_time_out_for_which_no_timer_can_be_had_has_one_with_the_next_turn(broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        client = AsyncClient(ClientConfig(bootstrap_servers=broker.address))
+        await client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
+        driver: Any = client.driver
+
+        def no_memory(*_: Any) -> None:
+            raise MemoryError("none left")
+
+        loop, driver.loop = driver.loop, types.SimpleNamespace(call_later=no_memory)
+        before, driver._timer_at = driver._timer, driver.core.deadline + 1.0
+        with pytest.raises(MemoryError):
+            driver._turn()
+        assert driver._timer is before and not before.cancelled() and driver.is_behind
+        driver.loop = loop
+        driver._turn()
+        assert driver._timer is not before and before.cancelled() and not driver.is_behind
+        await client.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_loop_that_closes_with_the_client_open_is_no_error(broker: FakeBroker) -> None:
     async def main() -> AsyncClient:
         client = AsyncClient(ClientConfig(bootstrap_servers=broker.address))
