@@ -6,6 +6,7 @@ Rules
 - Times are monotonic milliseconds, but for `state_since_ms`, which is stored: that one comes from `wall_clock`.
 - A heartbeat only moves a deadline; a member is looked at when its earlier deadline comes.
 - States and their transitions are in `classic_state`.
+- Where there is no memory for an effect, nothing is changed: the time that has come is looked at again.
 Source: the classic part of GroupMetadataManager; KIP-134 (initial delay), 345 (static members), 394 (member ids), 814.
 """
 
@@ -172,21 +173,19 @@ class ClassicGroup(GroupState):
         """Have all members join (again). The first ones of a group wait for others before they begin."""
         if self.state is State.COMPLETING_REBALANCE:
             self._propagate({}, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
-        self._sync_deadline_ms = None
-        initial = self.state is State.EMPTY
-        self._go(State.PREPARING_REBALANCE)
-        if initial:
+        if self.state is State.EMPTY:
             delay_ms = self.settings.initial_rebalance_delay_ms
             self._initial_remaining_ms = max(self.rebalance_timeout_ms - delay_ms, 0)
             self._schedule_join(now_ms + delay_ms)
-        elif self._all_here():
-            self._complete_join(now_ms)
-        else:
+        elif not self._all_here():
             self._schedule_join(now_ms + self.rebalance_timeout_ms)
+        self._go(State.PREPARING_REBALANCE)
+        self._sync_deadline_ms = None
+        self._complete_join_if_all_here(now_ms)
 
     def _schedule_join(self, at_ms: int) -> None:
-        self._join_deadline_ms = at_ms
         self.effects.append(Wake(at_ms, JOIN_KEY))
+        self._join_deadline_ms = at_ms
 
     def _complete_join_if_all_here(self, now_ms: int) -> None:
         """End the joining once everybody is here; the first rebalance lasts its whole delay."""
@@ -206,31 +205,31 @@ class ClassicGroup(GroupState):
 
     def _complete_join(self, now_ms: int) -> None:
         """Begin the next generation with those that have joined; static members may be late, the others are out."""
-        self._join_deadline_ms = None
         for member in [m for m in self.members.values() if m.join_waiter is None and m.instance_id is None]:
             self._remove(member.member_id)
         if self.members and not self._elect_leader():
             self._schedule_join(now_ms + self.rebalance_timeout_ms)  # until their sessions end
             return
-        self._initial_remaining_ms = None
-        self._new_member_added = False
-        self.generation += 1
-        self.pending_syncs.clear()
-        self.protocol_name = self._select_protocol() if self.members else None
+        generation, pending_syncs = self.generation + 1, set(self.members)
+        protocol_name = self._select_protocol() if self.members else None
+        subscribed = subscribed_topics(self.protocol_type, protocol_name, self.members.values())
+        sync_deadline_ms = now_ms + self.rebalance_timeout_ms
+        self.effects.append(Wake(sync_deadline_ms, SYNC_KEY) if self.members else Store({}, self._emptied))
         self._go(State.COMPLETING_REBALANCE if self.members else State.EMPTY)
-        self.subscribed = subscribed_topics(self.protocol_type, self.protocol_name, self.members.values())
+        self._join_deadline_ms = self._initial_remaining_ms = None
+        self._new_member_added = False
+        self.generation, self.pending_syncs = generation, pending_syncs
+        self.protocol_name, self.subscribed = protocol_name, subscribed
         if not self.members:
-            self.effects.append(Store({}, self._emptied))
             return
+        self._sync_deadline_ms = sync_deadline_ms
         everyone = self._metadata_of_all()
         for member in self.members.values():
             member.is_new = False
-            self.pending_syncs.add(member.member_id)
             joined = self._joined(member, everyone if member.member_id == self.leader_id else ())
-            self._answer(self._take_join_waiter(member), joined)
+            self._answer(member.join_waiter, joined)
+            self._take_join_waiter(member)
             self._touch(member, now_ms)
-        self._sync_deadline_ms = now_ms + self.rebalance_timeout_ms
-        self.effects.append(Wake(self._sync_deadline_ms, SYNC_KEY))
 
     def _emptied(self, error: int, now_ms: int) -> None:
         if error:
@@ -322,9 +321,9 @@ class ClassicGroup(GroupState):
         told = (self.protocol_type, self.protocol_name) if not error else (None, None)
         for member in self.members.values():
             member.assignment = assigned.get(member.member_id, b"")
-            waiter, member.sync_waiter = member.sync_waiter, None
-            if waiter is not None:
-                self._answer(waiter, SyncResult(error, *told, member.assignment))
+            if member.sync_waiter is not None:
+                self._answer(member.sync_waiter, SyncResult(error, *told, member.assignment))
+                member.sync_waiter = None
                 self._touch(member, now_ms)
 
     # --- staying and leaving ---
@@ -360,24 +359,29 @@ class ClassicGroup(GroupState):
                 self._remove(target)
                 removed = True
             errors.append(error)
-        if removed:
+        if removed or self._unfollowed:
             self._after_removal(now_ms)
         else:  # one that is sent again, perhaps
             self.write_again()
         return errors
 
     def _after_removal(self, now_ms: int) -> None:
+        self._unfollowed = True
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self._prepare_rebalance(now_ms)
         else:
             self._complete_join_if_all_here(now_ms)
+        self._unfollowed = False
 
     def wake(self, key: str, now_ms: int) -> None:
-        """The time that a `Wake` named has come; what it was for may have moved or be done."""
+        """The time that a `Wake` named has come; what it was for may have moved or be done. Where it raises it is called again."""
         if self.state is State.DEAD:
             return
+        if self._unfollowed:
+            self._after_removal(now_ms)
         if key == JOIN_KEY:
-            if self._join_deadline_ms is not None and self._join_deadline_ms <= now_ms:
+            due_ms = self._join_deadline_ms
+            if self.state is State.PREPARING_REBALANCE and due_ms is not None and due_ms <= now_ms:
                 self._join_time_is_up(now_ms)
         elif key == SYNC_KEY:
             if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
@@ -392,20 +396,22 @@ class ClassicGroup(GroupState):
     def _check_session(self, member: Member, now_ms: int) -> None:
         if member.armed_ms is None or member.armed_ms > now_ms:
             return  # a later look is due
-        member.armed_ms = None
         if member.deadline_ms > now_ms:
             self._arm(member)
         elif member.is_new or (member.join_waiter is None and member.sync_waiter is None):
             self._remove(member.member_id)
             self._after_removal(now_ms)
+        else:
+            member.armed_ms = None
 
     def _sync_time_is_up(self, now_ms: int) -> None:
         """Members that never asked for their assignment are out."""
-        self._sync_deadline_ms = None
         if self.pending_syncs and self.state in (State.COMPLETING_REBALANCE, State.STABLE):
             for member_id in list(self.pending_syncs):
                 self._remove(member_id)
-            self._prepare_rebalance(now_ms)
+            self._after_removal(now_ms)
+        else:
+            self._sync_deadline_ms = None
 
     def kill(self, error: int) -> None:
         """The group is deleted or coordinated elsewhere: who waits gets this error."""
@@ -445,15 +451,22 @@ class ClassicGroup(GroupState):
 
     def _remove(self, member_id: str) -> None:
         """Take a member (or an id that was given out) out; who waits for it is told to join anew."""
+        member = self.members.get(member_id)
+        told: list[Answer] = []
+        if member is not None and member.join_waiter is not None:
+            told.append(Answer(member.join_waiter, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID)))
+        if member is not None and member.sync_waiter is not None:
+            told.append(Answer(member.sync_waiter, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)))
+        if member is not None:
+            self._support(member, -1)
+        self.effects += told
         self.pending_joins.pop(member_id, None)
         self.pending_syncs.discard(member_id)
-        member = self.members.pop(member_id, None)
         if member is None:
             return
-        self._support(member, -1)
-        self._answer(self._take_join_waiter(member), JoinResult(ErrorCode.UNKNOWN_MEMBER_ID))
-        waiter, member.sync_waiter = member.sync_waiter, None
-        self._answer(waiter, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
+        del self.members[member_id]
+        self._take_join_waiter(member)
+        member.sync_waiter = None
         if member.instance_id is not None:
             del self.instances[member.instance_id]
         if self.leader_id == member_id:
@@ -474,8 +487,8 @@ class ClassicGroup(GroupState):
             self._arm(member)
 
     def _arm(self, member: Member) -> None:
-        member.armed_ms = member.deadline_ms
         self.effects.append(Wake(member.deadline_ms, member.member_id))
+        member.armed_ms = member.deadline_ms
 
     def _take_join_waiter(self, member: Member) -> Waiter | None:
         waiter, member.join_waiter = member.join_waiter, None

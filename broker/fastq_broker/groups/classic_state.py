@@ -132,6 +132,8 @@ class GroupState:
         self._initial_remaining_ms: int | None = None
         """What is left of the first rebalance's time; None when that is not going on."""
         self._new_member_added = False
+        self._unfollowed = False
+        """Whether somebody was taken out, and what follows on that has failed inside."""
         self._unwritten = False
         """Whether nobody is in the group, and that could not be stored."""
 
@@ -291,5 +293,5 @@ class GroupState:
     def _go(self, state: State) -> None:
         if self.state not in PREVIOUS[state]:
             raise ValueError(f"group {self.group_id}: {state.value} cannot follow {self.state.value}")
-        self.previous_state, self.state = self.state, state
-        self.state_since_ms = self._wall_clock()
+        since_ms = self._wall_clock()
+        self.previous_state, self.state, self.state_since_ms = self.state, state, since_ms

@@ -37,7 +37,7 @@ from .commit_patience import Done, Patience, Readers
 from .consumer_change import ConsumerGroupSettings
 from .consumer_classic import ClassicMembers
 from .consumer_group import ConsumerGroup
-from .consumer_groups import ConsumerGroups
+from .consumer_groups import RETRY_MS, ConsumerGroups
 from .consumer_records import RECORD_TYPES as CONSUMER_TYPES
 from .errors import ENDS_A_MEMBERSHIP
 from .group import UNKNOWN_MEMBER, Committer, Group
@@ -575,8 +575,14 @@ class GroupShard:
 
     def _wake(self, item: tuple[ClassicGroup, str], now_ms: int) -> None:
         group, key = item
-        group.wake(key, now_ms)
-        self._run(group)
+        try:
+            try:
+                group.wake(key, now_ms)
+            finally:
+                self._run(group)
+        except Exception as error:
+            self._deadlines.add(now_ms + RETRY_MS, item)  # nothing else may have it looked at
+            failures.report(f"looking after the groups of {self.context.partition}", error)
 
 
 def _is_of_another(committed: CommittedOffset, topic: TopicImage | None) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fastq_broker.coordinator.errors import store_error
 from fastq_broker.groups import shard
+from fastq_broker.groups.classic_group import ClassicGroup
 from fastq_broker.groups.classic_member import JoinRequest, JoinResult, SyncResult
 from fastq_broker.groups.consumer_change import GroupChange
 from fastq_broker.groups.consumer_groups import ConsumerGroups
@@ -294,8 +295,7 @@ def test_a_member_that_cannot_be_told_takes_nothing_from_its_group(world: SlowWo
         world.shard.unloaded()
         assert [result.error for result in told] == [ErrorCode.NOT_COORDINATOR] * 2
         return
-    with pytest.raises(MemoryError):
-        world.advance(10_000)
+    world.advance(0)
     assert [result.error for result in told] == [0, 0]
     assert len(world.groups["g"].members) == 3
     world.advance(10_000)
@@ -313,6 +313,54 @@ def test_a_group_that_cannot_be_looked_at_for_a_moment_is_looked_at_again(monkey
     monkeypatch.undo()
     world.advance(1000)
     assert not world.group.members
+
+
+@pytest.mark.parametrize("what", ["_arm", "_remove", "_prepare_rebalance", "_go", "_complete_join"])
+def test_a_classic_group_that_cannot_be_looked_at_for_a_moment_is_looked_at_again(
+    world: SlowWorld, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A member that died kept its partitions until somebody joined, or had left a group that stayed as it was."""
+    (joined,) = join(world)
+    synced = sync(world, joined)
+    world.replicate()
+    assert synced[0].error == 0
+    world.advance(20_000)
+    assert world.shard.heartbeat("g", Committer(joined.member_id, joined.generation)) == 0
+    world.advance(40_000 - 1)
+    if what != "_arm":
+        world.advance(20_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(ClassicGroup, what, no_memory)
+        world.advance(1)
+    assert not world.groups["g"].is_empty
+    world.advance(1000 if what != "_arm" else 20_000)
+    world.replicate()
+    assert world.groups["g"].is_empty
+
+
+def test_members_are_told_to_join_where_one_has_left_and_there_was_no_memory_for_that(
+    world: SlowWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[JoinResult] = []
+    protocols = (("range", b""),)
+    for timeout_ms in (10_000, 60_000):
+        request = JoinRequest("", None, "client", "/host", 60_000, timeout_ms, "consumer", protocols, False, True)
+        world.shard.join("g", request, joined.append)
+    world.advance(0)
+    leaves, stays = (Committer(result.member_id, result.generation) for result in joined)
+    assignments = {result.member_id: b"" for result in joined}
+    told: list[SyncResult] = []
+    for committer in (leaves, stays):
+        world.shard.sync("g", committer, None, None, assignments, told.append)
+    world.replicate()
+    assert [result.error for result in told] == [0, 0]
+    monkeypatch.setattr(ClassicGroup, "_schedule_join", no_memory)
+    with pytest.raises(MemoryError):
+        world.shard.leave("g", [(leaves.member_id, None)])
+    assert world.shard.heartbeat("g", stays) == 0
+    monkeypatch.undo()
+    assert world.shard.leave("g", [(leaves.member_id, None)]) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert world.shard.heartbeat("g", stays) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_a_group_for_which_no_timer_can_be_had_keeps_the_one_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
