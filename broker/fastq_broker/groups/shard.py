@@ -231,7 +231,7 @@ class GroupShard:
                 return
             self.groups[group_id] = group
         group.join(request, answer, self.context.monotonic_ms())
-        self._run(group)
+        self._run(group, answer)
 
     def sync(
         self,
@@ -261,7 +261,7 @@ class GroupShard:
             answer,
             self.context.monotonic_ms(),
         )
-        self._run(group)
+        self._run(group, answer)
 
     def heartbeat(self, group_id: str, committer: Committer) -> int:
         """The error of a Heartbeat."""
@@ -526,9 +526,10 @@ class GroupShard:
 
         self.context.append_in_parts(records, done)
 
-    def _run(self, group: Any) -> int:
+    def _run(self, group: Any, asked: Callable[..., None] | None = None) -> int:
         """Carry out what a classic group wants; groups of the other kind want nothing this way. Answers the last error with which it was
-        refused at once to be stored. What one thing raises comes after the others are done: the group counts on each of them."""
+        refused at once to be stored. What one thing raises comes after the others are done, as the group counts on each of them; what an
+        answer raises, to who `asked` alone."""
         refusal: int = ErrorCode.NONE
         failure: Exception | None = None
         while isinstance(group, ClassicGroup) and group.effects:
@@ -542,9 +543,10 @@ class GroupShard:
                     else:
                         refusal = self._store(group, effect) or refusal
                 except Exception as error:
-                    if failure is not None:
+                    if failure is not None or (isinstance(effect, Answer) and effect.waiter is not asked):
                         failures.report("carrying out what a group wants", error)
-                    failure = failure or error
+                    else:
+                        failure = error
         if failure is not None:
             raise failure
         return refusal

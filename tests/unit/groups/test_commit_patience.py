@@ -315,6 +315,23 @@ def test_a_group_that_cannot_be_looked_at_for_a_moment_is_looked_at_again(monkey
     assert not world.group.members
 
 
+def test_who_completes_a_rebalance_hears_nothing_of_another_s_failure(world: SlowWorld) -> None:
+    """It was told UNKNOWN_SERVER_ERROR, which ends a Java consumer, while the group counted on it."""
+    (first,) = join(world)
+    told: list[JoinResult] = []
+    protocols = (("range", b""),)
+
+    def ask(member_id: str, answer: Callable[[JoinResult], None]) -> None:
+        request = JoinRequest(member_id, None, "client", "/host", 60_000, 60_000, "consumer", protocols, False, True)
+        world.shard.join("g", request, answer)
+
+    ask("", no_memory)
+    ask(first.member_id, told.append)
+    assert [result.error for result in told] == [0]
+    with pytest.raises(MemoryError):
+        ask("unknown", no_memory)  # of its own it does
+
+
 @pytest.mark.parametrize("what", ["_arm", "_remove", "_prepare_rebalance", "_go", "_complete_join"])
 def test_a_classic_group_that_cannot_be_looked_at_for_a_moment_is_looked_at_again(
     world: SlowWorld, monkeypatch: pytest.MonkeyPatch, what: str
