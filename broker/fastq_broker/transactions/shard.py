@@ -304,31 +304,34 @@ class TransactionShard:
             if txn.expired(now_ms, expiration_ms) and name not in self._writing
         ]
         records = [(encode_key(name), None) for name in old]
+        count = len(old)
         self._writing.update(dict.fromkeys(old))
-        self._context.append_in_parts(records, partial(self._expired, old))
-        if self._being_forgotten(old):
-            self._context.call_later(EXPIRY_S, partial(self._expiry_overdue, old))
-        return len(old)
-
-    def _being_forgotten(self, transactional_ids: list[str]) -> list[str]:
-        return [name for name in transactional_ids if self._writing.get(name, self) is None]
+        try:
+            self._context.append_in_parts(records, partial(self._expired, old))
+            if old:
+                self._context.call_later(EXPIRY_S, partial(self._expiry_overdue, old))
+        except Exception as error:
+            self._expired(old, error)
+            raise
+        return count
 
     def _expiry_overdue(self, transactional_ids: list[str]) -> None:
         """It is not known to be kept in time that these ids are forgotten: nobody waits for that here any more."""
-        late = self._being_forgotten(transactional_ids)
-        self._given_up.update(late)
-        for transactional_id in late:
+        self._given_up.update(transactional_ids)
+        for transactional_id in list(transactional_ids):
             self._wake(transactional_id)
 
-    def _expired(self, transactional_ids: list[str], error: KafkaError | None) -> None:
-        if error is not None and error.code not in LED_ELSEWHERE:
-            logger.warning("__transaction_state-%d: cannot forget expired ids: %s", self._context.partition, error)
-        for transactional_id in transactional_ids:
+    def _expired(self, transactional_ids: list[str], error: Exception | None) -> None:
+        """These ids are forgotten, or not; the list has none of them any more, for what failed inside and is told once more later."""
+        while transactional_ids:
+            transactional_id = transactional_ids.pop()
             del self._writing[transactional_id]
             self._given_up.discard(transactional_id)
             if error is None:
                 self._unkept.pop(transactional_id, None)
             self._wake(transactional_id)
+        if isinstance(error, KafkaError) and error.code not in LED_ELSEWHERE:
+            logger.warning("__transaction_state-%d: cannot forget expired ids: %s", self._context.partition, error)
 
     # -- transitions
 

@@ -144,6 +144,29 @@ def test_a_transition_that_fails_inside_holds_up_no_other(
 
 
 @pytest.mark.parametrize(
+    ("what", "after"), [("append_in_parts", False), ("append_in_parts", True), ("call_later", False)]
+)
+def test_ids_whose_forgetting_fails_inside_are_forgotten_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str, after: bool
+) -> None:
+    """They were concurrent until the next load, or as long as the replicas did not follow."""
+    bench.initialize()
+    bench.initialize("u")
+    bench.context.advance(10)
+    bench.context.durable = False
+    once(monkeypatch, bench.context, what, after=after)
+    with pytest.raises(MemoryError):
+        bench.shard.expire(10)
+    assert bench.initialize() is None
+    bench.context.finish_appends()
+    bench.context.advance(10)
+    bench.shard.expire(10)
+    assert bench.shard.wait_settled("t", lambda: None)
+    bench.context.finish_appends()
+    assert not bench.shard.transactions
+
+
+@pytest.mark.parametrize(
     ("owner", "name", "after"),
     [
         ("world", "write_markers", False),
