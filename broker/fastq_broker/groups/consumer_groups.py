@@ -507,8 +507,12 @@ class ConsumerGroups:
             change = self.change(group)
             change.refresh_target()
             group.assignment_due_ms = 0
-            if not self.commit(change, lambda error: None):
-                group.assignment_due_ms = now_ms + RETRY_MS
+            written = False
+            try:
+                written = self.commit(change, lambda error: None)
+            finally:
+                if not written:
+                    group.assignment_due_ms = now_ms + RETRY_MS
         if self.groups.get(group.group_id) is not group:
             return  # it has become a classic group
         dues = [due for deadlines in group.deadlines.values() if (due := deadlines.earliest())]

@@ -411,12 +411,15 @@ def test_who_waits_behind_one_for_whom_no_timer_can_be_had_is_told_with_the_next
     assert (second, third) == ([AWAY], [AWAY])
 
 
-def test_a_target_that_cannot_be_worked_out_for_a_moment_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("owner", "what"), [(GroupChange, "refresh_target"), (ConsumerGroups, "commit")])
+def test_a_target_that_cannot_be_worked_out_for_a_moment_is_later(
+    monkeypatch: pytest.MonkeyPatch, owner: type, what: str
+) -> None:
     world = World(assignment_interval_ms=1000)
     world.topics(t=2)
     world.join("a")
     world.join("b")
-    monkeypatch.setattr(GroupChange, "refresh_target", no_memory)
+    monkeypatch.setattr(owner, what, no_memory)
     with pytest.raises(MemoryError):
         world.advance(1000)
     monkeypatch.undo()
