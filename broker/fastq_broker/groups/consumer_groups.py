@@ -37,6 +37,7 @@ from fastq.errors import (
 )
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from fastq.values import NamedTuple
+from fastq_broker.log import failures
 
 from .classic_group import ClassicGroup
 from .commit_patience import Done, Patience
@@ -493,9 +494,9 @@ class ConsumerGroups:
         now_ms = self.monotonic_ms()
         try:
             self._do_due(group, now_ms)
-        except Exception:
+        except Exception as error:
             self._wake_at(group, now_ms + RETRY_MS)
-            raise
+            failures.report(f"looking after the groups of {self._context.partition}", error)
 
     def _do_due(self, group: ConsumerGroup, now_ms: int) -> None:
         expired = [member_id for member_id in group.deadlines if self._is_expired(group, member_id, now_ms)]
