@@ -123,6 +123,16 @@ class DirectoryAssignments:
         self._under_way = False
         if isinstance(error, ClientClosed):
             return
+        delay_s = RETRY_S
+        try:
+            if self._is_taken(response, error):
+                delay_s = 0.0
+        finally:  # whatever is left goes on
+            if self._wanted:
+                self._take_turn(delay_s)
+
+    def _is_taken(self, response: AssignReplicasToDirsResponse | None, error: FastqError | None) -> bool:
+        """Forget what the controller knows by now, and say what it does not take; whether it took all."""
         refused: dict[Key, int] = {}
         if response is None or response.error_code:
             why = error if response is None else f"error {response.error_code}"
@@ -153,5 +163,4 @@ class DirectoryAssignments:
                 topic_id.hex(),
                 code,
             )
-        if self._wanted:
-            self._take_turn(RETRY_S if refused or response is None or response.error_code else 0.0)
+        return not (refused or response is None or response.error_code)

@@ -105,9 +105,16 @@ class AlterPartitionDriver:
     def _take(self, response: AlterPartitionResponse | None, error: FastqError | None) -> None:
         alter, now_ms = self._replication.alter, self._replication.monotonic_ms()
         if response is not None:
-            for key, change, answer in alter.answered(response, now_ms):
-                follow = partial(self._replication.answered, key, change, answer)
-                failures.attempt(f"following the answer to AlterPartition for partition {key[1]}", follow)
+            try:
+                answers = alter.answered(response, now_ms)
+            except Exception:
+                alter.failed(now_ms)
+                raise
+            for key, change, answer in answers:
+                try:
+                    self._replication.answered(key, change, answer)
+                except Exception as failure:
+                    failures.report(f"following the answer to AlterPartition for partition {key[1]}", failure)
             if response.error_code:
                 code = response.error_code
                 failures.say(

@@ -92,13 +92,12 @@ class AlterPartitions:
     def answered(
         self, response: AlterPartitionResponse, now_ms: int
     ) -> list[tuple[PartitionKey, IsrChange, IsrAnswer]]:
-        """What each partition is to be told."""
+        """What each partition is to be told. Where it raises, `failed` has to follow."""
         if response.error_code != ErrorCode.NONE:
             self.failed(now_ms)
             return []
         found = []
-        asked, self._in_flight = self._in_flight, {}
-        self._not_before_ms = 0
+        asked = dict(self._in_flight)
         for topic in response.topics:
             for told in topic.partitions:
                 key = topic.topic_id, told.partition_index
@@ -107,7 +106,8 @@ class AlterPartitions:
                     isr = tuple(told.isr)
                     answer = IsrAnswer(told.error_code, told.leader_epoch, told.partition_epoch, isr)
                     found.append((key, change, answer))
+        self._in_flight = asked
+        self._not_before_ms = 0
         if asked:
-            self._in_flight = asked
             self.failed(now_ms)
         return found

@@ -135,6 +135,22 @@ def test_what_cannot_be_told_for_a_moment_is_told_again(monkeypatch: pytest.Monk
     run(scenario, monkeypatch)
 
 
+def test_what_an_answer_leaves_is_told_again_where_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told with the next replica that comes, if ever."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.assignments.note((TOPIC, 0), ONE, TWO)
+        await until(lambda: len(bench.requests) == 1)
+        unreadable: Any = AssignReplicasToDirsResponse(directories=[None])  # type: ignore[list-item]
+        with pytest.raises(AttributeError):
+            bench.requests[0][1](unreadable, None)
+        await until(lambda: len(bench.requests) == 2)
+        bench.answer(1)
+        assert len(bench.assignments) == 0
+
+    run(scenario, monkeypatch)
+
+
 def test_a_request_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directories, "PARTITIONS_MAX", 3)
 

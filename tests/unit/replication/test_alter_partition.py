@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from fastq_broker.replication import alter_partition
 from fastq_broker.replication.alter_driver import AlterPartitionDriver
 from fastq_broker.replication.alter_partition import RETRY_MS, AlterPartitions, build_request
 from fastq_broker.replication.isr import IsrChange
@@ -175,6 +177,33 @@ def test_what_cannot_be_asked_for_a_moment_is_asked_again() -> None:
     late(AlterPartitionResponse(error_code=77), None)
     done(told((TOPIC, 0)), None)
     assert heard == [0] and replication.alter.due_ms is None
+
+
+def test_an_answer_that_cannot_be_read_for_a_moment_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partitions waited for theirs for good, and proposed no other set in sync."""
+    loop, channel = Loop(), Channel()
+    heard: list[int] = []
+    no_follow: Any = None
+    replication = Replication(1, {}.get, lambda: int(loop.now * 1000), lag_max_ms=1, follow=no_follow)
+    partition: Any = SimpleNamespace(answered=lambda change, answer: heard.append(answer.error_code))
+    replication.partitions = {(TOPIC, 0): partition, (TOPIC, 1): partition}
+    any_loop: Any = loop
+    AlterPartitionDriver(replication, channel, any_loop, lambda: 100)
+    for number in (0, 1):
+        replication.alter.submit((TOPIC, number), CHANGE)
+    replication.ask()
+    loop.pass_time()
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(alter_partition, "IsrAnswer", no_memory)
+        with pytest.raises(MemoryError):
+            channel.asked[0][1](told((TOPIC, 0), (TOPIC, 1)), None)
+    loop.pass_time(RETRY_MS / 1000 + 0.002)
+    channel.asked[1][1](told((TOPIC, 0), (TOPIC, 1)), None)
+    assert heard == [0, 0]
 
 
 def test_a_partition_whose_log_is_gone_keeps_no_other_from_its_answer() -> None:
