@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -86,7 +86,7 @@ class PeerQueues(Generic[T]):
         ask: Ask,
         soon: Callable[[Callable[[], object]], object],
         build: Callable[[deque[T]], tuple[Message, list[T]]],
-        answered: Callable[[list[T], Any, FastqError | None], object],
+        answered: Callable[[Collection[T], Any, FastqError | None], object],
         versions: tuple[int, int] | None = None,
     ) -> None:
         """`build` takes items out of what waits, one at least, and answers the request with them; `answered(items, response, error)`
@@ -98,7 +98,7 @@ class PeerQueues(Generic[T]):
         self._answered = answered
         self._versions = versions
         self._waiting: dict[int, deque[T]] = {}
-        self._under_way: dict[int, list[T]] = {}
+        self._under_way: dict[int, Collection[T]] = {}
 
     def put(self, node_id: int, item: T) -> None:
         """Ask a broker for one thing more."""
@@ -111,24 +111,30 @@ class PeerQueues(Generic[T]):
         self._under_way[node_id] = []
 
     def _send(self, node_id: int) -> None:
-        waiting = self._waiting.get(node_id, deque())
-        items = all_items = list(waiting)
+        waiting = self._waiting.get(node_id)
+        if not waiting:
+            self._end(node_id)
+            return
+        all_items: Collection[T] = waiting  # where there is no memory for a list of them
         try:
-            if waiting:
-                request, items = self._build(waiting)
-                self._under_way[node_id] = items
-                self._ask(node_id, request, partial(self._done, node_id, items), self._versions)
+            all_items = list(waiting)
+            request, items = self._build(waiting)
+            self._under_way[node_id] = items
+            self._ask(node_id, request, partial(self._done, node_id, items), self._versions)
         except Exception as failure:
-            failures.report(f"asking node {node_id}", failure)
-            waiting.clear()
-            self._under_way[node_id] = all_items
-            error = FastqError(f"no request to node {node_id} could be made: {failure!r}")
-            self._done(node_id, all_items, None, error)
-        else:
-            if not items:
-                self._end(node_id)
+            self._failed(node_id, all_items, failure)
 
-    def _done(self, node_id: int, items: list[T], response: Any, error: FastqError | None) -> None:
+    def _failed(self, node_id: int, items: Collection[T], failure: Exception) -> None:
+        """These wait no more."""
+        self._waiting.pop(node_id, None)
+        self._under_way[node_id] = items
+        try:
+            failures.report(f"asking node {node_id}", failure)
+            self._answered(items, None, FastqError(f"no request to node {node_id} could be made: {failure!r}"))
+        finally:
+            self._end(node_id)
+
+    def _done(self, node_id: int, items: Collection[T], response: Any, error: FastqError | None) -> None:
         if self._under_way.get(node_id) is not items:
             return  # what failed after it was sent, and has been told so
         try:

@@ -12,8 +12,7 @@ Source: AddPartitionsToTxnManager, ReplicaManager, VerificationGuard (KIP-890).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
 
 VERSIONS: Final = (4, 5)
 """Of AddPartitionsToTxn: those that brokers ask in, many transactions at once."""
+_GOING_ON: Final = "going on after the answer of another node's transaction coordinator"
+_NOTHING: Final[Mapping[Partition, int]] = {}
 
 
 class Patience(Protocol):
@@ -136,7 +137,7 @@ class Elsewhere:
         for question in list(self._questions):
             question.marker_written(producer_id, partition)
 
-    def _answered(self, questions: list[Question], response: Any, error: FastqError | None) -> None:
+    def _answered(self, questions: Collection[Question], response: Any, error: FastqError | None) -> None:
         codes: dict[str, Mapping[Partition, int]] = {}
         if error is None and response.error_code:
             error = error_for_code(response.error_code, "the coordinator refused to be asked")
@@ -150,19 +151,25 @@ class Elsewhere:
                 for result in response.results_by_transaction
             }
         for question in questions:
-            said = codes.get(question.transactional_id, {})
-            place = "going on after the answer of another node's transaction coordinator"
-            failures.attempt(place, partial(self._tell, question, said, error))
+            try:
+                self._tell(question, codes.get(question.transactional_id, _NOTHING), error)
+            except Exception as failure:
+                failures.report(_GOING_ON, failure)
 
     def _tell(self, question: Question, said: Mapping[Partition, int], error: FastqError | None) -> None:
-        if ErrorCode.CONCURRENT_TRANSACTIONS in said.values() and self._ask_again(question):
-            return
-        question.refused = {
-            partition: refusal
-            for partition in question.partitions
-            if (refusal := _refusal(question, partition, said.get(partition), error)) is not None
-        }
-        question.retry(question)
+        answer: Question | None = None
+        try:
+            if ErrorCode.CONCURRENT_TRANSACTIONS in said.values() and self._ask_again(question):
+                return
+            question.refused = {
+                partition: refusal
+                for partition in question.partitions
+                if (refusal := _refusal(question, partition, said.get(partition), error)) is not None
+            }
+            answer = question
+        except Exception as failure:  # who waits asks again: nobody else would tell it anything
+            failures.report(_GOING_ON, failure)
+        question.retry(answer)
 
     def _ask_again(self, question: Question) -> bool:
         """Ask once more, later, where there is time."""
@@ -173,12 +180,17 @@ class Elsewhere:
         return True
 
     def _put(self, question: Question) -> None:
-        node_id = question.coordinator()
-        if node_id >= 0:
-            self._queues.put(node_id, question)
-            return
-        question.refused = _all(question, _nobody(question.transactional_id))
-        question.retry(question)
+        answer: Question | None = None
+        try:
+            node_id = question.coordinator()
+            if node_id >= 0:
+                self._queues.put(node_id, question)
+                return
+            question.refused = _all(question, _nobody(question.transactional_id))
+            answer = question
+        except Exception as failure:
+            failures.report(_GOING_ON, failure)
+        question.retry(answer)
 
 
 def _build(waiting: deque[Question]) -> tuple[AddPartitionsToTxnRequest, list[Question]]:

@@ -9,8 +9,7 @@ Source: TransactionMarkerChannelManager, TransactionMarkerRequestCompletionHandl
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from fastq.errors import ErrorCode, FastqError, KafkaError, error_for_code
@@ -69,7 +68,7 @@ def _build(waiting: deque[_Wanted]) -> tuple[WriteTxnMarkersRequest, list[_Wante
     return WriteTxnMarkersRequest(markers=markers), items
 
 
-def _answered(items: list[_Wanted], response: Any, error: FastqError | None) -> None:
+def _answered(items: Collection[_Wanted], response: Any, error: FastqError | None) -> None:
     codes: dict[tuple[int, Partition], int] = {}
     if response is not None:
         codes = {
@@ -78,9 +77,14 @@ def _answered(items: list[_Wanted], response: Any, error: FastqError | None) -> 
             for topic in marker.topics
             for result in topic.partitions
         }
-    for marker, partition, done in items:
-        outcome = _outcome(partition, codes.get((marker.producer_id, partition)), error)
-        failures.attempt("going on after a marker of another node's partition", partial(done, outcome))
+    outcomes = [
+        _outcome(partition, codes.get((marker.producer_id, partition)), error) for marker, partition, _ in items
+    ]
+    for wanted, outcome in zip(items, outcomes, strict=True):
+        try:
+            wanted.done(outcome)
+        except Exception as failure:
+            failures.report("going on after a marker of another node's partition", failure)
 
 
 def _outcome(partition: Partition, code: int | None, error: FastqError | None) -> KafkaError | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fastq_broker.cluster import peers
 from fastq_broker.cluster.peers import PeerQueues, Peers
 
 from fastq.config import ClientConfig
@@ -120,6 +121,25 @@ def test_a_request_that_cannot_be_made_holds_up_no_other(what: str) -> None:
     bench.take_turns()
     if late is not None:
         late("yes", None)
+    bench.answer(1, "yes")
+    assert bench.heard[1:] == [(["c"], "yes", None)]
+
+
+def test_what_there_is_no_memory_to_list_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+
+    def no_memory(_: Any) -> list[str]:
+        raise MemoryError("none left")
+
+    for item in "ab":
+        bench.queues.put(1, item)
+    with monkeypatch.context() as patch:
+        patch.setattr(peers, "list", no_memory, raising=False)
+        bench.take_turns()
+    ((items, response, error),) = bench.heard
+    assert [*items] == ["a", "b"] and response is None and "node 1" in str(error)
+    bench.queues.put(1, "c")
+    bench.take_turns()
     bench.answer(1, "yes")
     assert bench.heard[1:] == [(["c"], "yes", None)]
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
+from fastq_broker.transactions import marker_sender
 from fastq_broker.transactions.marker import Marker
 from fastq_broker.transactions.marker_sender import MarkerSender
 
@@ -107,6 +109,24 @@ def test_one_that_cannot_be_told_keeps_no_other_from_hearing() -> None:
     bench.take_turns()
     bench.requests[0][2](response((1000, "t", 0, 0), (1000, "t", 1, 0)), None)
     assert bench.outcomes == {(1000, "t", 1): 0}
+
+
+def test_an_outcome_that_cannot_be_made_is_told_to_nobody_before_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before it were told twice."""
+    bench = Bench()
+    bench.write(2, COMMIT, "t", 0)
+    bench.write(2, COMMIT, "t", 1)
+    bench.take_turns()
+    made = marker_sender._outcome
+
+    def outcome(partition: Any, code: int | None, error: Any) -> Any:
+        if error is None and partition == ("t", 1):
+            raise MemoryError("none left")
+        return made(partition, code, error)
+
+    monkeypatch.setattr(marker_sender, "_outcome", outcome)
+    bench.requests[0][2](response((1000, "t", 0, 0), (1000, "t", 1, 0)), None)
+    assert bench.outcomes == {(1000, "t", 0): 13, (1000, "t", 1): 13}
 
 
 def test_a_request_that_fails_fails_for_all_of_them() -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastq_broker.transactions import Operation
+from fastq_broker.transactions import Operation, elsewhere
 from fastq_broker.transactions.elsewhere import VERSIONS, Elsewhere
 from fastq_broker.transactions.verification import Answer
 
@@ -31,6 +31,7 @@ class Bench:
         self.replicas: dict[Partition, SimpleNamespace] = {at: SimpleNamespace(leader_epoch=5) for at in (A, B, C)}
         self.requests: list[tuple[int, AddPartitionsToTxnRequest, Any]] = []
         self.answers: list[Answer] = []
+        self.asks_again = 0
         self._turn: list[Callable[[], object]] = []
         self._later: list[tuple[float, Callable[[], object]]] = []
         self.elsewhere = Elsewhere(self._ask, self, self, self)  # type: ignore[arg-type]
@@ -60,8 +61,10 @@ class Bench:
         return None if refused is None else {at: int(error.code) for at, error in refused.items()}
 
     def _answered(self, answer: Answer | None) -> None:
-        assert answer is not None
-        self.answers.append(answer)
+        if answer is None:
+            self.asks_again += 1
+        else:
+            self.answers.append(answer)
 
     def advance(self, seconds: float = 0.0) -> None:
         """Take the loop's turns up to that time."""
@@ -250,3 +253,25 @@ def test_a_marker_before_the_answer_spoils_it_and_so_does_another_leader_epoch()
     assert not bench.answers[1].holds_for(frozenset({B}))
     del bench.replicas[B]
     assert not bench.answers[1].holds_for(frozenset({B}))
+
+
+@pytest.mark.parametrize("what", ["_refusal", "call_later", "put"])
+def test_who_cannot_be_told_the_answer_asks_again(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """It waited for ever, and its connection was read from no more."""
+    bench = Bench()
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError("none left")
+
+    assert bench.ask(A) is None
+    bench.advance()
+    owner: Any = {"_refusal": elsewhere, "call_later": bench, "put": bench.elsewhere._queues}[what]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, what, no_memory)
+        bench.respond(0, {"id": {A: 0 if what == "_refusal" else 51}})
+        bench.advance(0.03)
+    assert bench.asks_again == 1 and bench.answers == []
+    assert bench.ask(A) is None
+    bench.advance()
+    bench.respond(1, {"id": {A: 0}})
+    assert bench.refused() == {}
