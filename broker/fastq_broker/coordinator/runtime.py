@@ -27,6 +27,7 @@ from .shard import Shard, ShardContext
 if TYPE_CHECKING:
     from fastq_broker.controller import Controller
     from fastq_broker.ports import Ports
+    from fastq_broker.replicas import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class CoordinatorRuntime(Generic[S]):
             if partition in self._waiting:  # somebody waits for it
                 self._waiting.remove(partition)
                 self._waiting.insert(0, partition)
+                self._begin()
             code, words = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is loading its state"
         elif partition in self._active and self._active[partition][0].replica.leader_id == self._ports.node_id:
             code, words = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is about to load its state anew"
@@ -134,12 +136,22 @@ class CoordinatorRuntime(Generic[S]):
 
     def load(self, partition: int) -> None:
         """Read a partition's log into a new shard, in the background. Nothing happens when that was done or is in progress."""
-        known = partition in self._active or partition in self._loading or partition in self._waiting
-        if known or partition in self._retries or self._closed:
+        if self._closed:
             return
-        self._waiting.append(partition)
-        if self._loader is None:
-            self._loader = self._ports.loop.create_task(self._load_all())
+        known = partition in self._active or partition in self._loading or partition in self._waiting
+        if not known and partition not in self._retries:
+            self._waiting.append(partition)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Load what waits, unless that is in progress. Where it cannot be begun, who asks for a partition does, or the next change."""
+        if self._waiting and self._loader is None:
+            work = self._load_all()
+            try:
+                self._loader = self._ports.loop.create_task(work)
+            except Exception as error:
+                work.close()
+                failures.report(f"loading partitions of {self.topic}", error)
 
     def unload(self, partition: int) -> None:
         """Drop a partition's shard: it answers who waits with NOT_COORDINATOR."""
@@ -181,6 +193,8 @@ class CoordinatorRuntime(Generic[S]):
         try:
             while self._waiting:
                 await self._load(self._waiting[0])
+        except Exception as error:
+            failures.report(f"loading partitions of {self.topic}", error)
         finally:
             self._loader = None
 
@@ -189,16 +203,17 @@ class CoordinatorRuntime(Generic[S]):
         self._waiting.remove(partition)
         if replica is None:
             return
-        context = ShardContext(replica, self._ports.loop, self._ports.surroundings)
-        shard = self._make_shard(context)
-        context.shard = shard
-        context.on_torn = partial(self._reload, partition, context)
-        self._loading[partition] = (context, shard)
+        try:
+            context, shard = self._made(partition, replica)
+        except Exception as error:
+            self._load_failed(partition, replica, error)
+            return
         try:
             count = await replay_log(replica.log, shard, self._ports.read_ahead, lambda: context.closed)
         except Exception as error:
             if not context.closed:
-                self._load_failed(partition, context, error)
+                context.close()
+                self._load_failed(partition, replica, error)
             return
         if context.closed:
             return
@@ -209,26 +224,37 @@ class CoordinatorRuntime(Generic[S]):
         try:
             shard.loaded()
         except Exception as error:  # half of what it has to do would never be done
-            self._loading[partition] = self._active.pop(partition)
+            del self._active[partition]
             context.close()
             failures.attempt(f"unloading {replica.log.path}", shard.unloaded)
-            self._load_failed(partition, context, error)
+            self._load_failed(partition, replica, error)
+
+    def _made(self, partition: int, replica: Replica) -> tuple[ShardContext, S]:
+        """An empty shard, to be loaded."""
+        context = ShardContext(replica, self._ports.loop, self._ports.surroundings)
+        context.shard = shard = self._make_shard(context)
+        context.on_torn = partial(self._reload, partition, context)
+        self._loading[partition] = (context, shard)
+        return context, shard
 
     def _reload(self, partition: int, context: ShardContext) -> None:
         if partition in self._active and self._active[partition][0] is context:
             self.unload(partition)
             self.load(partition)
 
-    def _load_failed(self, partition: int, context: ShardContext, error: Exception) -> None:
+    def _load_failed(self, partition: int, replica: Replica, error: Exception) -> None:
         """Try again later: the disk may have had a bad moment."""
-        place, words = f"loading {context.replica.log.path}", "%s-%d cannot be loaded, trying again in %.0f s: %s"
+        self._loading.pop(partition, None)
+        try:
+            self._retries[partition] = self._ports.loop.call_later(RETRY_S, self._retry, partition)
+        except Exception:
+            self._waiting.append(partition)  # for who asks for it, or a change of the metadata
+            raise
+        place, words = f"loading {replica.log.path}", "%s-%d cannot be loaded, trying again in %.0f s: %s"
         if isinstance(error, (KafkaError, OSError, MissingPackage)):
             failures.say(logger.error, place, words, self.topic, partition, RETRY_S, error)
         else:
             failures.report(place, error)
-        context.close()
-        del self._loading[partition]
-        self._retries[partition] = self._ports.loop.call_later(RETRY_S, self._retry, partition)
 
     def _retry(self, partition: int) -> None:
         del self._retries[partition]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -436,6 +437,44 @@ def test_a_record_for_which_there_was_no_memory_is_not_left_out(
 
     bench.run(read, tables)
     assert failures == []
+
+
+@pytest.mark.parametrize("what", ["make_shard", "create_task", "call_later"])
+def test_one_that_cannot_be_begun_for_a_moment_keeps_no_other_from_loading(
+    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It was coordinated by nobody, and those behind it were loading for good."""
+    monkeypatch.setattr("fastq_broker.coordinator.runtime.RETRY_S", 0.01)
+    failed: list[str] = []
+
+    def once(name: str, work: Any, mine: Callable[[Any], bool]) -> Any:
+        def failing(*given: Any, **options: Any) -> Any:
+            if name not in failed and any(map(mine, given)):
+                failed.append(name)
+                raise MemoryError("none left")
+            return work(*given, **options)
+
+        return failing
+
+    def prepare(broker: Broker) -> None:
+        tables(broker)
+        runtime, loop = tables.runtime, broker.loop
+        if what != "create_task":
+            runtime._make_shard = once("make_shard", runtime._make_shard, bool)
+        if what == "call_later":
+            monkeypatch.setattr(loop, what, once(what, loop.call_later, lambda given: given == runtime._retry))
+        if what == "create_task":
+            ours = runtime._load_all.__qualname__
+            begun = once(what, loop.create_task, lambda given: getattr(given, "__qualname__", "") == ours)
+            monkeypatch.setattr(loop, what, begun)
+
+    async def work(broker: Broker) -> None:
+        for partition in range(4):
+            key = next(key for key in map(str, range(100)) if tables.runtime.partition_for(key) == partition)
+            assert (await tables.shard(key)).events == ["loaded"]
+
+    bench.run(work, prepare)
+    assert what in failed
 
 
 @pytest.mark.parametrize("what", ["log", "replay"])
