@@ -173,6 +173,17 @@ class ChannelMachine:
         else:
             self._effects.append(Finish(question, response, error))
 
+    def unasked(self, question: Question, now: float, why: str) -> None:
+        """A Send or Call could not be made, or failed inside and is on its way all the same: what comes of that is of another question."""
+        if question is self._under_way:
+            self._ask_anew(question, now, why)
+
+    def _ask_anew(self, question: Question, now: float, why: str) -> None:
+        self._numbers += 1
+        another = question._replace(number=self._numbers)
+        self._under_way = None
+        self._again(another, now, why)
+
     def _again(self, question: Question, now: float, why: str) -> None:
         logger.debug("%s: %s is asked again: %s", self.config.name, api_name(question.request.API_KEY), why)
         self._waiting.appendleft(question)
@@ -195,9 +206,7 @@ class ChannelMachine:
             return
         leader = self._leader()
         if leader.node_id >= 0 and leader.node_id != self._asked:
-            self._numbers += 1
-            self._under_way = None  # a late answer is of another question
-            self._again(question._replace(number=self._numbers), now, f"node {leader.node_id} leads now")
+            self._ask_anew(question, now, f"node {leader.node_id} leads now")  # a late answer is of another question
             self._wait_until = now
 
     def _expire(self, now: float) -> None:
@@ -361,8 +370,8 @@ class ControllerChannel:
         except Exception as error:
             name = api_name(effect.question.request.API_KEY)
             failures.report(f"{self.machine.config.name}: asking {name}", error)
-            problem = ConnectionFailed(f"{name} could not be asked of the active controller: {error!r}")
-            self._answered(effect.question, None, problem)
+            self.machine.unasked(effect.question, self.now(), f"it could not be asked: {error!r}")
+            self._turns.turn()
 
     def _send(self, effect: Send) -> None:
         question = effect.question
@@ -370,6 +379,7 @@ class ControllerChannel:
         def done(response: Any, error: FastqError | None) -> None:
             self._answered(question, response, error)
 
+        self._network.kick()  # where there is no memory for the turn, nothing is sent
         self._core.send(
             self._core.separate(_node(effect.node_id, effect.endpoint)),
             question.request,
@@ -377,7 +387,6 @@ class ControllerChannel:
             timeout_s=effect.timeout_s,
             versions=question.versions,
         )
-        self._network.kick()
 
     def _begin_call(self, effect: Call) -> None:
         call = self._call(effect)

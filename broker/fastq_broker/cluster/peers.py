@@ -58,8 +58,8 @@ class Peers:
         if place is None or error is not None:
             self._loop.call_soon(done, None, error)
             return
+        self._network.kick()  # where there is no memory for the turn, nothing is sent
         self._core.send(self._core.separate(place), request, done, versions=versions)
-        self._network.kick()
 
     def close(self) -> None:
         """Ask no more; what has no answer ends with ClientClosed. Idempotent."""

@@ -542,6 +542,42 @@ def test_a_question_that_cannot_be_asked_for_a_moment_is_asked_again(here: bool)
     run(scenario)
 
 
+@pytest.mark.parametrize("what", ["send", "kick"])
+def test_a_question_that_is_on_its_way_all_the_same_is_another_one(what: str) -> None:
+    """Its late failure counted for the one that was asked again, and what changes something was done twice."""
+
+    async def scenario() -> None:
+        place = Place()
+        place.leader = Leader(101, 1, Endpoint("127.0.0.1", 2))
+        channel: Any = channel_of(place)
+        sent: list[Any] = []
+        failed: list[str] = []
+
+        def fails(name: str) -> None:
+            if name == what and not failed:
+                failed.append(name)
+                raise MemoryError("none left")
+
+        def send(node_id: int, request: Any, done: Any, **options: Any) -> None:
+            sent.append(done)
+            fails("send")
+
+        channel._core.send, channel._network.kick = send, lambda: fails("kick")
+        answer = asyncio.ensure_future(asked(channel, BrokerHeartbeatRequest(), timeout_s=4))
+        await until(lambda: len(sent) == (2 if what == "send" else 1) and bool(failed))
+        await asyncio.sleep(0.03)
+        if what == "send":
+            sent[0](None, ConnectionTimeout("late"))
+            await asyncio.sleep(0.03)
+            assert len(sent) == 2 and not answer.done()
+        assert len(sent) == (2 if what == "send" else 1)
+        sent[-1](OK, None)
+        assert await answer == OK
+        channel.close()
+
+    run(scenario)
+
+
 def test_an_answer_that_cannot_be_made_use_of_stops_nothing() -> None:
     async def scenario() -> None:
         place = Place()
