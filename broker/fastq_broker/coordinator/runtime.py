@@ -111,6 +111,8 @@ class CoordinatorRuntime(Generic[S]):
                 self._begin()
             code, words = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is loading its state"
         elif partition in self._active and self._active[partition][0].replica.leader_id == self._ports.node_id:
+            if self._active[partition][0].closed:
+                self._ports.loop.call_soon(self._active[partition][0].on_torn)
             code, words = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is about to load its state anew"
         else:
             code, words = ErrorCode.NOT_COORDINATOR, "this broker does not lead the coordinator's partition"

@@ -159,7 +159,10 @@ class ShardContext:
         except Exception as error:  # a mistake, or no memory: what the log has of it the shard may not have
             failures.report(f"writing to {self.replica.log.path}", error)
             self.closed = True
-            self._loop.call_soon(self.on_torn)
+            try:
+                self._loop.call_soon(self.on_torn)
+            except Exception as failure:  # who asks next has it done
+                failures.report(f"having {self.replica.log.path} read anew", failure)
             on_done(self._not_coordinator())
             return
         if end_offset < 0:

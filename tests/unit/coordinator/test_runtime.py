@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -499,6 +500,31 @@ def test_what_fails_inside_while_it_is_written_is_read_anew(
         again = await tables.shard("orders")
         assert again.values == ({b"a": b"1"} if what == "log" else {b"a": b"2", b"b": b"2"})
         assert shard.events[-1] == "unloaded" and put(again, [(b"c", b"3")]) is None
+
+    bench.run(scenario, tables)
+
+
+def test_what_cannot_be_read_anew_for_a_moment_is_when_somebody_asks(
+    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was about to be for good."""
+
+    async def scenario(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        answers: list[KafkaError | None] = []
+
+        def no_memory(*_: Any, **options: Any) -> None:
+            raise MemoryError("none left")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Table, "replay", no_memory)
+            patch.setattr(shard.context, "_loop", SimpleNamespace(call_soon=no_memory))
+            shard.context.append([(b"a", b"1")], answers.append)
+        assert isinstance(answers[0], NotCoordinator)
+        await asyncio.sleep(0.01)
+        assert shard.events == ["loaded"]
+        assert (await tables.shard("orders")).values == {b"a": b"1"}
+        assert shard.events == ["loaded", "unloaded"]
 
     bench.run(scenario, tables)
 
