@@ -111,6 +111,17 @@ class _Waiter:
             reply(txn, error)
 
 
+class _Untimed:
+    """In the place of a timer that could not be had: what it was for is done with the next look at what is late."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+
+    def cancel(self) -> None: ...
+
+
 class NoProducerId(Exception):
     """No producer id is at hand: fetch some and ask again. Nothing has been changed."""
 
@@ -283,7 +294,10 @@ class TransactionShard:
     # -- time
 
     def abort_timed_out(self) -> int:
-        """Abort the transactions that have been open for too long; answers how many."""
+        """Abort the transactions that have been open for too long; answers how many. Called now and then."""
+        for handle in list(self._retries.values()):
+            if isinstance(handle, _Untimed):
+                reports.attempt("ending a transaction without a timer", handle.run)
         now_ms, time_ms = self._context.now_ms(), self._context.monotonic_ms()
         due = [name for name, until_ms in self._ongoing.items() if until_ms < time_ms and name not in self._writing]
         late = [self.transactions[name] for name in due]
@@ -452,7 +466,11 @@ class TransactionShard:
         self._failures[transactional_id] = failures + 1
         delay_s = min(RETRY_S * 2 ** min(failures, 10), RETRY_MAX_S)
         before = self._retries.get(transactional_id)
-        self._retries[transactional_id] = self._context.call_later(delay_s, run)
+        try:
+            self._retries[transactional_id] = self._context.call_later(delay_s, run)
+        except Exception as error:
+            self._retries[transactional_id] = _Untimed(run)
+            reports.report(f"waiting to end transactions of __transaction_state-{self._context.partition}", error)
         if before is not None:  # of markers that were half asked for, and have ended all the same
             before.cancel()
         self._wake(transactional_id)

@@ -192,6 +192,23 @@ def test_the_end_of_a_transaction_that_fails_inside_is_tried_again(
     assert isinstance(bench.add(1000, 1, A), Transaction)
 
 
+def test_a_retry_for_which_no_timer_can_be_had_comes_with_the_next_look_at_what_is_late(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction stayed as it was until the next load."""
+    producer = begun(bench)
+    bench.world.unreachable = {A}
+    bench.end(*producer, True)
+    once(monkeypatch, bench.context, "call_later")
+    bench.turn()
+    bench.world.unreachable = set()
+    assert not bench.shard.wait_settled("t", lambda: None)
+    bench.context.advance(60_000)
+    assert bench.state() == "PrepareCommit"
+    assert bench.shard.abort_timed_out() == 0
+    assert bench.state() == "CompleteCommit"
+
+
 def test_a_retry_that_fails_inside_is_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = begun(bench)
     bench.world.unreachable = {A}
