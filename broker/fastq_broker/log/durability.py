@@ -414,10 +414,11 @@ class Durability:
     def take_snapshot(self) -> str | None:
         """Write the producers as of the log's end, and answer the file's path; of those between rolls one is kept.
 
-        There is none at offset 0. Raises OSError.
+        There is none at offset 0, nor while a transaction is open that may have ended at a damaged batch: a load is to meet that again.
+        Raises OSError.
         """
         log = self._log
-        if not log.log_end_offset:
+        if not log.log_end_offset or log.producers.is_open_over_damage:
             return None
         path = os.path.join(log.path, offset_file_name(log.log_end_offset, SNAPSHOT_SUFFIX))
         log.files.write_file(path, log.producers.encode(), sync=False)

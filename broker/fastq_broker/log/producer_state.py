@@ -94,15 +94,17 @@ class ProducerState:
     """All producers of one log.
 
     Invariant: it reflects exactly the records below `end_offset`. Event-loop thread only.
-    `where` names the partition in errors.
+    `where` names the partition in errors. `damaged_at` is where the last batch lies that was passed over as damaged, and may have been a
+    marker; -1: none was.
     """
 
-    __slots__ = ("_completed", "_ongoing", "_producers", "end_offset", "expiration_ms", "where")
+    __slots__ = ("_completed", "_ongoing", "_producers", "damaged_at", "end_offset", "expiration_ms", "where")
 
     def __init__(self, where: str, *, expiration_ms: int = 86_400_000) -> None:
         self.where = where
         self.expiration_ms = expiration_ms
         self.end_offset = 0
+        self.damaged_at = -1
         self._producers: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}  # producer id -> first offset, in the order of first offsets
         self._completed: deque[tuple[int, int]] = (
@@ -123,6 +125,7 @@ class ProducerState:
         self._ongoing.clear()
         self._completed.clear()
         self.end_offset = end_offset
+        self.damaged_at = -1
 
     # -- appends of clients
 
@@ -172,13 +175,18 @@ class ProducerState:
     def _error(self, code: int, message: str) -> KafkaError:
         return error_for_code(code, f"{self.where}: {message}")
 
-    def update(self, header: BatchHeader, base_offset: int, last_offset: int, max_timestamp: int, now_ms: int) -> None:
-        """Take in a data batch that has been appended at `base_offset`."""
+    def update(
+        self, header: BatchHeader, base_offset: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> CompletedTransaction | None:
+        """Take in a data batch that has been appended at `base_offset`; answers the transaction that has ended at some offset before it,
+        at a marker that is lost: whether that was an abort is for its segment's `.txnindex` to tell."""
         producer_id = header.producer_id
         entry = self._producers.get(producer_id)
+        lost = None
         if entry is None:
             entry = self._producers[producer_id] = ProducerEntry(header.producer_epoch)
         elif entry.epoch != header.producer_epoch:
+            lost = self._end_by_epoch(header, entry, base_offset)
             entry.epoch = header.producer_epoch
             entry.batches.clear()
         entry.add(BatchMetadata(header.last_sequence, last_offset, last_offset - base_offset, max_timestamp))
@@ -186,18 +194,25 @@ class ProducerState:
         if entry.txn_first_offset < 0 and header.is_transactional:
             entry.txn_first_offset = base_offset
             self._ongoing[producer_id] = base_offset
+        return lost
 
     # -- transactions
 
-    def end_by_epoch(self, header: BatchHeader, damaged_at: int) -> None:
-        """Take a transaction for ended that was open at `damaged_at`, where a batch cannot be read, if this data batch behind it is of a
-        later epoch: the coordinator gives none out before the marker is written, which is lost then."""
-        entry = self._producers.get(header.producer_id)
-        if entry is None or entry.epoch >= header.producer_epoch or not 0 <= entry.txn_first_offset < damaged_at:
-            return
-        self._completed.append((entry.txn_first_offset, header.base_offset - 1))
+    def _end_by_epoch(self, header: BatchHeader, entry: ProducerEntry, base_offset: int) -> CompletedTransaction | None:
+        """Take a transaction for ended that was open at `damaged_at`, if this data batch behind it is of a later epoch: the coordinator
+        gives none out before the marker is written, which is lost then."""
+        first = entry.txn_first_offset
+        if entry.epoch >= header.producer_epoch or not 0 <= first < self.damaged_at:
+            return None
         entry.txn_first_offset = -1
         self._ongoing.pop(header.producer_id, None)
+        self._completed.append((first, base_offset - 1))
+        return CompletedTransaction(header.producer_id, first, base_offset - 1, False, first)
+
+    @property
+    def is_open_over_damage(self) -> bool:
+        """Whether a transaction is open that may have ended at the damage. A snapshot would have forgotten that it may."""
+        return next(iter(self._ongoing.values()), self.damaged_at) < self.damaged_at
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int = 0) -> None:
         """Judge a transaction marker before it is appended.

@@ -3,9 +3,11 @@
 Rules
 - The latest snapshot that can be read counts, and the batches since; one that cannot be read is removed, and an earlier one taken.
 - A batch whose checksum is wrong says nothing of producers, which the log names. It may have been a marker: a transaction that was open
-  before it has ended where its producer comes with a later epoch.
+  before it has ended where its producer comes with a later epoch, in a load, and in appends that come after it.
 - A transaction index that is damaged is made again from the batches of its segment, and where one of them is damaged from what it says
   itself of those from there on.
+- Where neither it nor its marker tells any more whether a transaction was aborted, it is taken for aborted, which is said: what is hidden
+  is still there for who reads uncommitted records, what is shown wrongly has been taken for true.
 Source: ProducerStateManager, LogLoader.
 """
 
@@ -25,6 +27,7 @@ from fastq._native.records import (
     decode_control_record,
     decode_records,
 )
+from fastq.values import NamedTuple
 
 from . import txn_index
 from .files import Files
@@ -91,13 +94,66 @@ def find_aborts(
 ) -> None:
     """Add the aborted transactions whose markers lie in a segment, by its batches and what was open at its begin. What a damaged batch
     said, there or where `report` has found one before, the old file may still say."""
+    lost: list[_Lost] = []
+    ended: list[CompletedTransaction] = []
+    damage, heard, end = (-1, -1), report.damaged_last, segment.base_offset
     for header, data in _readable(log.files, segment, 0, report, "rebuilding the transaction index"):
+        if heard != report.damaged_last:
+            heard = producers.damaged_at = report.damaged_last
+            damage = end, header.base_offset
+        end = header.next_offset
         if header.producer_id >= 0:
-            replay_batch(producers, header, data, found.append, log.clock(), report.damaged_last)
+            replay_batch(producers, header, data, found.append, log.clock(), ended.append)
+        while ended:
+            lost.append(_Lost(ended.pop(), *damage))
     if report.damaged_at != NO_UPPER:
         path = segment.path_of(TXN_INDEX_SUFFIX)
         told = txn_index.entries_from(log.files, path, segment.base_offset, report.damaged_at)
+        found += _presumed(log.files, segment, lost, found, told)
         found[:] = _merged(found, told, report.damaged_at)
+
+
+class _Lost(NamedTuple):
+    """A transaction whose marker is lost, and the offsets from which and below which the segment is damaged, where it may have been; -1: it
+    is not, before the producer's next batch."""
+
+    transaction: CompletedTransaction
+    damaged_from: int
+    damaged_below: int
+
+
+def _presumed(
+    files: Files,
+    segment: Segment,
+    lost: Sequence[_Lost],
+    found: Sequence[CompletedTransaction],
+    told: Sequence[txn_index.AbortedTransaction],
+) -> list[CompletedTransaction]:
+    """Those of the transactions with lost markers that are to be taken for aborted: the marker lay in this segment, and what is left of its
+    old file says neither that, nor has it another abort behind the marker. Raises OSError."""
+    path = segment.path_of(TXN_INDEX_SUFFIX)
+    known_to = txn_index.known_to(files, path, segment.base_offset)
+    taken = {one.last_offset for one in found} | {one.last_offset for one in told}
+    presumed = []
+    for one, marker, below in lost:
+        producer_id, first = one.producer_id, one.first_offset
+        if marker < 0 or known_to >= below - 1:
+            continue
+        if any(each.producer_id == producer_id and each.first_offset <= first < each.last_offset for each in told):
+            continue
+        while marker in taken:  # of several that are lost together each has an offset in the damage
+            marker += 1
+        taken.add(marker)
+        logger.error(
+            "%s: the transaction of producer %d from offset %d on is taken for aborted: its marker, in a damaged batch from offset %d on, "
+            "and what this file told of it are lost; if it was committed, its records are read with isolation level read_uncommitted alone",
+            path,
+            producer_id,
+            first,
+            marker,
+        )
+        presumed.append(one._replace(last_offset=marker, aborted=True))
+    return presumed
 
 
 def _readable(
@@ -155,14 +211,14 @@ def replay_batch(
     data: memoryview,
     note_abort: Callable[[CompletedTransaction], None] | None,
     now_ms: int,
-    damaged_at: int = -1,
+    note_lost: Callable[[CompletedTransaction], None] | None = None,
 ) -> None:
-    """Take a stored batch into the producer state; `note_abort`, if given, hears of a transaction that it aborts. `damaged_at` is where the
-    last batch before it was passed over that is damaged."""
+    """Take a stored batch into the producer state; `note_abort`, if given, hears of a transaction that it aborts, and `note_lost` of one
+    that has ended before it at a marker that is lost."""
     if not header.is_control:
-        if damaged_at >= 0:
-            producers.end_by_epoch(header, damaged_at)
-        producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
+        lost = producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
+        if lost is not None and note_lost is not None:
+            note_lost(lost)
         return
     try:
         records = decode_records(data)
@@ -250,7 +306,9 @@ def replay(
             if header.base_offset >= end:
                 break
             if header.producer_id >= 0 and header.base_offset >= start:
-                replay_batch(producers, header, data, None, log.clock(), report.damaged_last)
+                producers.damaged_at = report.damaged_last
+                replay_batch(producers, header, data, None, log.clock())
+    producers.damaged_at = min(report.damaged_last, end - 1)  # its offset may be wrong, too
     producers.end_offset = end
 
 

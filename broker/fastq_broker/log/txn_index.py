@@ -20,6 +20,7 @@ from .producer_state import INT32_MAX, CompletedTransaction
 from .scan import NO_UPPER, CorruptSegment
 
 _ENTRY = struct.Struct(">hqqqq")
+_MARKER = struct.Struct(">hqqq")  # of it, up to the marker
 ENTRY_BYTES: Final = _ENTRY.size
 
 
@@ -83,6 +84,22 @@ def entries_from(
             entries.append(AbortedTransaction(producer_id, first, last, stable))
             before = last
     return entries
+
+
+def known_to(files: Files, path: str, base_offset: int) -> int:
+    """The offset up to which a damaged file tells of all aborted transactions: that of the last marker before the damage, also of an entry
+    that is cut off behind it. Raises OSError."""
+    before = base_offset - 1
+    try:
+        data = files.read_file(path)
+    except FileNotFoundError:
+        return before
+    for at in range(0, len(data) - _MARKER.size + 1, ENTRY_BYTES):
+        version, _, first, last = _MARKER.unpack_from(data, at)
+        if last - base_offset > INT32_MAX or _problem(version, first, last, before):
+            break
+        before = last
+    return before
 
 
 def find(data: bytes, path: str, first_offset: int, upper_offset: int) -> tuple[list[AbortedTransaction], bool]:

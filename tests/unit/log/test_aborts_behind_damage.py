@@ -127,15 +127,20 @@ def test_a_damaged_file_forgets_what_is_cut_off(tmp_path: Path, stop: str | None
     world.settle()
 
 
-def _transact(world: World, epoch: int) -> int:
-    batch = one_batch([b"v"], producer_id=30, epoch=epoch, sequence=0, transactional=True)
+def _transact(world: World, epoch: int, producer_id: int = 30) -> int:
+    batch = one_batch([b"v"], producer_id=producer_id, epoch=epoch, sequence=0, transactional=True)
     return world.log.append(batch, leader_epoch=0, now_ms=START_MS, transaction_version=2).base_offset
 
 
-def _end(world: World, epoch: int, *, commit: bool) -> int:
+def _end(world: World, epoch: int, *, commit: bool, producer_id: int = 30) -> int:
     """As transaction version 2 ends one: the epoch is the next one's."""
     marker = world.log.append_transaction_marker(
-        producer_id=30, producer_epoch=epoch, coordinator_epoch=0, commit=commit, leader_epoch=0, now_ms=START_MS
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        coordinator_epoch=0,
+        commit=commit,
+        leader_epoch=0,
+        now_ms=START_MS,
     )
     return marker.base_offset
 
@@ -186,3 +191,71 @@ def test_an_epoch_that_rises_without_damage_tells_nothing(tmp_path: Path, damage
     _damage_batch(Path(segment.log.path), 0 if damage == "before" else 3, "checksum")
     DAMAGES["cut within an entry"](path)
     world.settle()
+
+
+@pytest.mark.parametrize("how", ["below the recovery point", "appended after the load", "after two loads"])
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_epoch_that_rises_behind_damage_tells_the_same_where_the_file_is_whole(
+    tmp_path: Path, commit: bool, how: str
+) -> None:
+    """What comes behind a damaged marker is added to the file by a recovery, or by the appends after it."""
+    world = World(tmp_path)
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
+    world.log.roll(START_MS)
+    damaged = Path(world.log.active_segment.log.path)
+    first = _transact(world, 5)
+    marker = _end(world, 6, commit=commit)
+    if not commit:
+        world.aborted.append((30, first, marker))
+    for _ in range(3):
+        world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    world.manager.write_checkpoints(world.log.dir, wait=True)
+    if how == "below the recovery point":
+        world.aborted.append((30, _transact(world, 6), _end(world, 7, commit=False)))
+    crash(world.manager)
+    _damage_batch(damaged, 1, "checksum")
+    world.begin()
+    if how == "after two loads":
+        assert world.log.log_end_offset
+        assert world.manager.close()
+        world.begin()
+    if how != "below the recovery point":
+        world.aborted.append((30, _transact(world, 6), _end(world, 7, commit=False)))
+    world.settle()
+
+
+@pytest.mark.parametrize("stop", [None, "clean", "crash"])
+@pytest.mark.parametrize("field", ["length", "checksum"])
+@pytest.mark.parametrize("epoch", [6, 8])
+@pytest.mark.parametrize("producers", [1, 2])
+def test_a_transaction_of_which_nothing_tells_how_it_ended_is_taken_for_aborted(
+    tmp_path: Path, producers: int, epoch: int, field: str, stop: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its marker is damaged, and the file has lost its entry: shown wrongly, its records would have been taken for true."""
+    world = World(tmp_path)
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=200))
+    world.log.roll(START_MS)
+    damaged = Path(world.log.active_segment.log.path)
+    ids = [30, 31][:producers]
+    firsts = [_transact(world, 5, producer) for producer in ids]
+    for producer, first in zip(ids, firsts, strict=True):
+        world.aborted.append((producer, first, _end(world, 6, commit=False, producer_id=producer)))
+    for _ in range(6):
+        world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    for producer in ids:
+        first = _transact(world, epoch, producer)
+        world.aborted.append((producer, first, _end(world, epoch + 1, commit=False, producer_id=producer)))
+    path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
+    _roll_and_stop(world, stop)
+    for number in range(producers):
+        _damage_batch(damaged, producers + number, "checksum")
+    if field == "length":
+        _damage_batch(damaged, producers, field)
+    DAMAGES["empty"](path)
+    if stop is not None:
+        world.begin()
+    world.settle()
+    assert caplog.text.count("is taken for aborted") == producers
+    assert f"from offset {firsts[0]} on" in caplog.text
