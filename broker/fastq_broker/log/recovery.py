@@ -129,11 +129,10 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
         if log.clean or len(told) > 1:
             began = min(told, default=began)
     producers = ProducerState(log.name, expiration_ms=log.producer_expiration_ms)
-    damaged = [
-        segment
-        for segment in segments
-        if os.path.basename(segment.path_of(TXN_INDEX_SUFFIX)) in names and aborts_damaged(files, segment)
-    ]
+    with_aborts = [segment for segment in segments if offset_file_name(segment.base_offset, TXN_INDEX_SUFFIX) in names]
+    for segment in with_aborts:
+        segment.expect_aborts()
+    damaged = [segment for segment in with_aborts if aborts_damaged(files, segment)]
     snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if is_offset_file(name, SNAPSHOT_SUFFIX))
     indexless = _without_indexes(segments, names)
     end = find_end(files, segments[-1], report) if log.clean else None

@@ -380,6 +380,10 @@ class Segment:
             if self._aborts_bytes >= 0:
                 self._aborts_bytes += txn_index.ENTRY_BYTES
 
+    def expect_aborts(self) -> None:
+        """A `.txnindex` is there that nobody has looked into; of an empty segment none is expected."""
+        self._aborts_bytes = -1
+
     @property
     def aborts_bytes(self) -> int:
         """As many the `.txnindex` has at least; below 0 where nobody has looked."""

@@ -223,3 +223,27 @@ def test_one_that_is_made_again_while_the_worker_runs_is_none_of_a_failure_for_g
     world.cleaner = LogCleaner(world.manager, CleanerConfig(backoff_ms=0), start_worker=world._worker)
     assert world.rounds() == 1
     assert world.told() == [b"committed"]
+
+
+def test_a_file_that_nobody_has_looked_into_counts_beside_a_segment_that_is_emptied(tmp_path: Path) -> None:
+    """What lies in an earlier segment was aborted all the same."""
+    world = World(tmp_path)
+    world.fill()
+    world.roll()
+    emptied = Path(world.log.segments[1].log.path)
+    assert world.manager.close()
+    emptied.write_bytes(b"")
+    world.begin()
+    world.log.load()
+    world.put(b"another")
+    world.rounds()
+    assert len(world.jobs) == 1
+    found = [value for segment in world.log.segments for value in _raw(segment.log.path)]
+    assert b"committed" in found and b"aborted" not in found
+
+
+def _raw(path: str) -> list[bytes | None]:
+    data = Path(path).read_bytes()
+    return [
+        record.value for position, _ in iter_headers(data, strict=True) for record in decode_records(data, position)
+    ]
