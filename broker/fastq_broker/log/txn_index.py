@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from fastq.values import NamedTuple
 
-from .files import READ_WRITE_CREATE, FileHandle, Files
+from .files import READ_WRITE, READ_WRITE_CREATE, FileHandle, Files
 from .producer_state import INT32_MAX, CompletedTransaction
 from .scan import NO_UPPER, CorruptSegment
 
@@ -75,15 +75,18 @@ def entries_from(
         data = files.read_file(path)
     except FileNotFoundError:
         return []
-    entries: list[AbortedTransaction] = []
+    return [entry for _, entry in _sensible(data, base_offset, offset, end_offset)]
+
+
+def _sensible(data: bytes, base_offset: int, offset: int, end_offset: int) -> Iterator[tuple[int, AbortedTransaction]]:
+    """Such entries of a file's bytes, with where each lies."""
     before = max(base_offset, offset) - 1
     for at in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
         version, producer_id, first, last, stable = _ENTRY.unpack_from(data, at)
         sensible = producer_id >= 0 and first >= 0 and 0 <= stable <= last + 1 and last < end_offset
         if sensible and last - base_offset <= INT32_MAX and not _problem(version, first, last, before):
-            entries.append(AbortedTransaction(producer_id, first, last, stable))
+            yield at, AbortedTransaction(producer_id, first, last, stable)
             before = last
-    return entries
 
 
 def known_to(files: Files, path: str, base_offset: int) -> int:
@@ -145,13 +148,17 @@ def append_entry(files: Files, path: str, transaction: CompletedTransaction, pos
 
 def truncate(files: Files, path: str, end_offset: int, base_offset: int) -> bool:
     """Drop the entries whose marker lies at or above `end_offset`; whether a file is left, which has to be synced. One that is damaged
-    stays damaged: what cannot be read in it must not be forgotten. Raises OSError."""
+    stays damaged, and of its size, which needs no room: what cannot be read in it must not be forgotten. Raises OSError."""
     try:
         entries = read_whole(files, path, base_offset)
     except CorruptSegment:
         if entries_from(files, path, base_offset, end_offset):
-            kept = entries_from(files, path, base_offset, base_offset, end_offset)
-            files.write_file(path, encode(kept) + b"\0", sync=False)
+            data = files.read_file(path)
+            left = bytearray(len(data))
+            for at, _ in _sensible(data, base_offset, base_offset, end_offset):
+                left[at : at + ENTRY_BYTES] = data[at : at + ENTRY_BYTES]
+            handle = FileHandle(files, path, READ_WRITE)
+            files.write_all(handle.fd, left, 0)
         return True
     if not entries:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fastq_broker.log import txn_index
 from fastq_broker.log.index_rebuild import rebuild
 from fastq_broker.log.scan import WildIndex
 from fastq_broker.log.segment import TXN_INDEX_SUFFIX
+from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, crash, one_batch
 
 from fastq._native.records import iter_headers
@@ -259,3 +261,21 @@ def test_a_transaction_of_which_nothing_tells_how_it_ended_is_taken_for_aborted(
     world.settle()
     assert caplog.text.count("is taken for aborted") == producers
     assert f"from offset {firsts[0]} on" in caplog.text
+
+
+@pytest.mark.parametrize("operation", ["open", "write"])
+def test_a_damaged_file_forgets_what_is_cut_off_without_room_on_the_disk(tmp_path: Path, operation: str) -> None:
+    files = FaultyFiles()
+    world, path = with_two_aborts(tmp_path, files)
+    path.write_bytes(path.read_bytes() + b"torn")
+    end = world.log.log_end_offset
+    files.plan(Fault(operation, errno.ENOSPC, TXN_INDEX_SUFFIX + ".tmp"))
+    world.log.truncate_to(world.aborted.pop()[1])
+    assert world.log.loaded
+    files.heal()
+    while world.log.log_end_offset < end:
+        world.log.append(one_batch([b"v"]), leader_epoch=1, now_ms=START_MS)
+    segment = world.log.active_segment
+    _roll_and_stop(world, None)
+    _damage_batch(Path(segment.log.path), 0, "checksum")
+    world.settle()
