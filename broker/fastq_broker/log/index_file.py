@@ -13,6 +13,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import sys
@@ -86,9 +87,15 @@ class IndexFile:
         self._spill_bytes = sys.maxsize
 
     def start_as(self, other: IndexFile) -> None:
-        """Have the entries that another object of the same file has by now, in its memory too; they are to be looked at only."""
+        """Have the entries that another object of the same file has by now, in its memory too; they are to be looked at only. Where the
+        file may go on behind them, all that it has: those may be the ones that were to be made again, and were not. Raises OSError."""
         self._written = other._written
-        self._pending[:] = other._pending
+        if other._uncut:  # a write may cut it at any time
+            self._written = 0
+            with contextlib.suppress(FileNotFoundError):
+                data = self._files.read_file(self.path)
+                self._pending += data[: len(data) - len(data) % self.ENTRY_BYTES]
+        self._pending += other._pending
 
     def raw_pending(self) -> bytes:
         """The entries that wait in memory."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .failures import failures
-from .files import READ, FdBudget, FileHandle
+from .files import FdBudget
 from .half_done import no_memory
 from .producer_state import CompletedTransaction, ProducerState
 from .recovery_progress import RecoveryStopped
@@ -73,10 +73,10 @@ class IndexRebuild:
         self.stopped = False
         self._files = log.files
         self._handle = segment.log.handle()
-        self._old: FileHandle | None = None
+        self._old = b""  # a flush cuts the file before a thread may come to it
         with contextlib.suppress(OSError):
-            self._old = FileHandle(log.files, segment.index.path, READ)
-        self._old_pending = segment.index.raw_pending()
+            self._old = log.files.read_file(segment.index.path)
+        self._old = self._old[: len(self._old) & ~7] + segment.index.raw_pending()
         self.made = _twin(log, FdBudget(2), segment)
         self.made.index.stay_in_memory()
         self.made.time_index.stay_in_memory()
@@ -104,13 +104,8 @@ class IndexRebuild:
 
     def _old_entries(self) -> Iterator[tuple[int, int]]:
         """(position, last offset) as the index had them, in the order of positions."""
-        data = b""
-        if self._old is not None:
-            while chunk := self._files.pread(self._old.fd, 1 << 20, len(data)):
-                data += chunk
-        data = data[: len(data) & ~7] + self._old_pending
         base = self.segment.base_offset
-        return iter(sorted((position, base + relative) for relative, position in struct.iter_unpack(">ii", data)))
+        return iter(sorted((position, base + relative) for relative, position in struct.iter_unpack(">ii", self._old)))
 
     def _behind(self, position: int, old: Sequence[tuple[int, int]]) -> int | None:
         """Where whole batches begin again above `position`, by an entry that its batch bears out; None where none does."""
@@ -189,6 +184,7 @@ class AbortsRebuild:
             twin = _twin(log, budget, each)
             twin.index.start_as(each.index)  # behind damage it leads on
             self._segments.append(twin)
+        self._begun_ms = [each.rebuilt_ms for each in self._sources]
         self._made: list[CompletedTransaction] = []
 
     def make(self) -> None:
@@ -209,17 +205,25 @@ class AbortsRebuild:
 
     @property
     def wanted(self) -> bool:
-        """Whether the segment still is the log's, and has not its file, and the ones before it were there to be read: who asks next has it
-        begun anew where retention or compaction has taken one."""
+        """Whether the segment still is the log's, and has not its file, and the ones before it were there to be read, with the offset
+        indexes that lead on behind damage: who asks next has it begun anew where retention or compaction has taken one, or such an index is
+        made again."""
         if self.segment.aborts_rebuilding is not self:
+            return False
+        if any(each.rebuilt_ms != begun_ms for each, begun_ms in zip(self._sources, self._begun_ms, strict=True)):
             return False
         present = set(map(id, self.log.segments))
         return all(id(each) in present for each in (self.segment, *self._needed))
 
     def install(self) -> None:
-        """Give the segment its file, where it is wanted. Raises OSError."""
+        """Give the segment its file, where it is wanted. An index that could not lead on behind damage is to be made again before. Raises
+        OSError."""
         log, segment = self.log, self.segment
-        if self.wanted:
+        if not self.wanted:
+            return
+        for each, twin in zip(self._sources, self._segments, strict=True):
+            each.doubt = each.doubt or twin.doubt
+        if all(twin.doubt is None for twin in self._segments):
             log.durability.unsettle(segment.base_offset)
             segment.take_aborts(self._made)
 
@@ -245,6 +249,8 @@ def rebuild_aborts_of(log: LogReads, segment: Segment, error: CorruptSegment) ->
     if segment.aborts_rebuilt_ms is not None and now_ms - segment.aborts_rebuilt_ms < _INTERVAL_MS:
         return False
     for each in _up_to(log, segment):
+        if each.doubt is not None:
+            rebuild(log, each, each.doubt)
         if each.rebuilding is not None:
             raise each.rebuilding.refusal()
     work = AbortsRebuild(log, segment)

@@ -17,7 +17,6 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from fastq._native.records import (
@@ -176,13 +175,15 @@ def _readable(
 
 def _behind(files: Files, segment: Segment, position: int, offset: int) -> int | None:
     """Where whole batches of `offset` or above begin again behind `position`, by an index entry that its batch bears out; None where none
-    does. Raises OSError."""
-    with suppress(WildIndex):
+    does; an index that has less than was written is to be made again, with the next read. Raises OSError."""
+    try:
         for last_offset, at in segment.index.entries():
             if position < at < segment.size:
                 bounds = batch_of_entry(files, segment.log.handle(), last_offset, at, segment.size)
                 if bounds is not None and bounds.base_offset >= offset:
                     return at
+    except WildIndex as error:
+        segment.doubt = error
     return None
 
 

@@ -16,6 +16,7 @@ from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, crash, one_batch
 
 from fastq._native.records import iter_headers
+from fastq.errors import ReplicaNotAvailable
 
 
 def _roll_and_stop(world: World, stop: str | None) -> None:
@@ -279,3 +280,52 @@ def test_a_damaged_file_forgets_what_is_cut_off_without_room_on_the_disk(tmp_pat
     _roll_and_stop(world, None)
     _damage_batch(Path(segment.log.path), 0, "checksum")
     world.settle()
+
+
+def _with_damage(directory: Path) -> World:
+    """A world with a closed segment of eight aborts, a damaged batch among them that hides where the next begins, and a damaged file."""
+    world = World(directory)
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
+    world.log.roll(START_MS)
+    for producer in range(10, 18):
+        world.abort(producer)
+    segment = world.log.active_segment
+    _roll_and_stop(world, None)
+    assert segment.index.entry_count
+    _damage_batch(Path(segment.log.path), 2, "length")
+    DAMAGES["cut within an entry"](Path(segment.path_of(TXN_INDEX_SUFFIX)))
+    return world
+
+
+def test_an_offset_index_that_is_begun_anew_meanwhile_comes_before_what_is_behind_damage(tmp_path: Path) -> None:
+    """A flush takes what its file had, before a thread comes to either."""
+    world = _with_damage(tmp_path)
+    segment = world.log.segments[-2]
+    with pytest.raises(ReplicaNotAvailable):
+        world.told()
+    assert rebuild(world.log, segment, WildIndex(segment.index.path, 0, "wild"))
+    segment.index.write_pending()
+    world.settle()
+    assert Path(segment.path_of(TXN_INDEX_SUFFIX)).stat().st_size == 8 * txn_index.ENTRY_BYTES
+
+
+def test_an_offset_index_that_somebody_has_cut_is_made_again_before_what_is_behind_damage(tmp_path: Path) -> None:
+    world = _with_damage(tmp_path)
+    segment = world.log.segments[-2]
+    path = Path(segment.index.path)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 8)
+    world.settle()
+    assert Path(segment.path_of(TXN_INDEX_SUFFIX)).stat().st_size == 8 * txn_index.ENTRY_BYTES
+
+
+def test_an_offset_index_that_could_not_be_made_again_leads_on_behind_damage(tmp_path: Path) -> None:
+    """Its file has the old entries yet, and the batches tell which of them are true."""
+    world = _with_damage(tmp_path)
+    segment = world.log.segments[-2]
+    assert rebuild(world.log, segment, WildIndex(segment.index.path, 0, "wild"))
+    world.thread.jobs.clear()
+    assert segment.rebuilding is not None
+    segment.rebuilding.give_up()
+    world.settle()
+    assert Path(segment.path_of(TXN_INDEX_SUFFIX)).stat().st_size == 8 * txn_index.ENTRY_BYTES
