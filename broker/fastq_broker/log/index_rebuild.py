@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -178,7 +179,7 @@ class AbortsRebuild:
         self.stopped = False
         budget = FdBudget(16)
         self._sources = _up_to(log, segment)
-        self._needed: list[Segment] = []  # those of them whose files are read
+        self._needed: list[Segment] = []  # those of them whose files are yet to be read
         self._segments: list[Segment] = []
         for each in self._sources:
             twin = _twin(log, budget, each)
@@ -195,9 +196,18 @@ class AbortsRebuild:
         load_snapshot(log, producers, producer_snapshots(log), own.base_offset)
         bases = {each.base_offset for each in holding(self._segments, producers.end_offset, own.base_offset)}
         self._needed = [each for each in self._sources if each.base_offset in bases]
-        if producers.end_offset < own.base_offset:
-            replay(log, producers, self._segments, producers.end_offset, own.base_offset, report)
+        for number, each in enumerate(self._sources[:-1]):
+            if each.base_offset in bases:
+                end = self._segments[number + 1].base_offset
+                replay(log, producers, self._segments, producers.end_offset, end, report)
+                self._have_read(each, self._segments[number])
         find_aborts(log, own, producers, self._made, report)
+
+    def _have_read(self, each: Segment, twin: Segment) -> None:
+        """One that has been there till here may go now, if it had its own file: what a compaction puts there has another size. Raises
+        OSError."""
+        if each in self.log.segments and os.fstat(twin.log.handle().fd).st_size == twin.size:
+            self._needed.remove(each)
 
     def _look_up(self, size: int) -> None:
         if self.stopped or self.segment.aborts_rebuilding is not self:
@@ -205,9 +215,9 @@ class AbortsRebuild:
 
     @property
     def wanted(self) -> bool:
-        """Whether the segment still is the log's, and has not its file, and the ones before it were there to be read, with the offset
-        indexes that lead on behind damage: who asks next has it begun anew where retention or compaction has taken one, or such an index is
-        made again."""
+        """Whether the segment still is the log's, and has not its file, and the ones before it were there until they were read, with the
+        offset indexes that lead on behind damage: who asks next has it begun anew where retention or compaction has taken one, or such an
+        index is made again."""
         if self.segment.aborts_rebuilding is not self:
             return False
         if any(each.rebuilt_ms != begun_ms for each, begun_ms in zip(self._sources, self._begun_ms, strict=True)):

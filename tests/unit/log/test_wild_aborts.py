@@ -379,3 +379,29 @@ def test_an_empty_file_that_could_not_be_removed_for_a_shortage_goes_with_the_ne
     assert not none.exists()
     assert world.log.dir.offline is None
     assert world.told() == world.wanted()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_older_segments_that_go_once_they_were_read_are_no_reason_to_begin_anew(tmp_path: Path, own: bool) -> None:
+    """But for one that had another's file by then.
+
+    Where retention takes one in the time that it takes to read all of them, it would never end."""
+    world = World(tmp_path)
+    log = world.log
+    assert world.told() == world.wanted()
+    for snapshot in Path(log.path).glob("*.snapshot"):
+        snapshot.unlink()
+    path = Path(log.segments[-2].path_of(TXN_INDEX_SUFFIX))
+    DAMAGES["cut within an entry"](path)
+    with pytest.raises(ReplicaNotAvailable):
+        world.told()
+    if not own:
+        with Path(log.segments[0].log.path).open("ab") as file:
+            file.write(b"more")
+    world.thread.run()
+    log.high_watermark = log.log_end_offset
+    log.delete_records_before(log.segments[1].base_offset)
+    log.drop_oldest(1)
+    world.loop.turn()
+    assert (path.stat().st_size % txn_index.ENTRY_BYTES == 0) == own
+    world.settle()
