@@ -186,6 +186,8 @@ class AbortsRebuild:
             twin.index.start_as(each.index)  # behind damage it leads on
             self._segments.append(twin)
         self._begun_ms = [each.rebuilt_ms for each in self._sources]
+        following = log.segments[len(self._sources) :]
+        self._end_offset = following[0].base_offset if following else log.log_end_offset
         self._made: list[CompletedTransaction] = []
 
     def make(self) -> None:
@@ -201,7 +203,7 @@ class AbortsRebuild:
                 end = self._segments[number + 1].base_offset
                 replay(log, producers, self._segments, producers.end_offset, end, report)
                 self._have_read(each, self._segments[number])
-        find_aborts(log, own, producers, self._made, report)
+        find_aborts(log, own, producers, self._made, self._end_offset, report)
 
     def _have_read(self, each: Segment, twin: Segment) -> None:
         """One that has been there till here may go now, if it had its own file: what a compaction puts there has another size. Raises

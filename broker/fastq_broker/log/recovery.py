@@ -149,7 +149,7 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
     if end is None or damaged or epochs_lost or indexless:
         report.foresee(sum(segment.size for segment in segments))
     for segment in damaged:
-        rebuild_aborts(log, segment, producers, segments, snapshots, report)
+        rebuild_aborts(log, segment, producers, segments, snapshots, end, report)
     if end is not None:
         for segment in indexless:
             _rebuild_missing(log, segment, report)

@@ -70,16 +70,19 @@ def rebuild_aborts(
     producers: ProducerState,
     segments: list[Segment],
     snapshots: list[int],
+    end: int | None,
     report: RecoveryReport,
 ) -> None:
     """Make the transaction index of a segment anew from its batches, and the producers as they were at its begin. The damaged one is there
-    until the other is on disk, for the next load: one that is missing would not be missed."""
+    until the other is on disk, for the next load: one that is missing would not be missed. `end` is the log's; None: a recovery is to find
+    it, and forgets what lies above."""
     made: list[CompletedTransaction] = []
     heard = RecoveryReport(on_read=report.read)
     load_snapshot(log, producers, snapshots, segment.base_offset)
     if producers.end_offset < segment.base_offset:
         replay(log, producers, segments, producers.end_offset, segment.base_offset, heard)
-    find_aborts(log, segment, producers, made, heard)
+    following = [each.base_offset for each in segments if each.base_offset > segment.base_offset]
+    find_aborts(log, segment, producers, made, following[0] if following else NO_UPPER if end is None else end, heard)
     segment.hold_aborts(made)
     log.durability.unsettle(segment.base_offset)
 
@@ -89,10 +92,11 @@ def find_aborts(
     segment: Segment,
     producers: ProducerState,
     found: list[CompletedTransaction],
+    end_offset: int,
     report: RecoveryReport,
 ) -> None:
-    """Add the aborted transactions whose markers lie in a segment, by its batches and what was open at its begin. What a damaged batch
-    said, there or where `report` has found one before, the old file may still say."""
+    """Add the aborted transactions whose markers lie in a segment, below `end_offset`, by its batches and what was open at its begin. What
+    a damaged batch said, there or where `report` has found one before, the old file may still say."""
     lost: list[_Lost] = []
     ended: list[CompletedTransaction] = []
     damage, heard, end = (-1, -1), report.damaged_last, segment.base_offset
@@ -107,8 +111,9 @@ def find_aborts(
             lost.append(_Lost(ended.pop(), *damage))
     if report.damaged_at != NO_UPPER:
         path = segment.path_of(TXN_INDEX_SUFFIX)
-        told = txn_index.entries_from(log.files, path, segment.base_offset, report.damaged_at)
-        found += _presumed(log.files, segment, lost, found, told)
+        told = txn_index.entries_from(log.files, path, segment.base_offset, report.damaged_at, end_offset)
+        known_to = txn_index.known_to(log.files, path, segment.base_offset, end_offset)
+        found += _presumed(path, lost, found, told, known_to)
         found[:] = _merged(found, told, report.damaged_at)
 
 
@@ -122,16 +127,14 @@ class _Lost(NamedTuple):
 
 
 def _presumed(
-    files: Files,
-    segment: Segment,
+    path: str,
     lost: Sequence[_Lost],
     found: Sequence[CompletedTransaction],
     told: Sequence[txn_index.AbortedTransaction],
+    known_to: int,
 ) -> list[CompletedTransaction]:
-    """Those of the transactions with lost markers that are to be taken for aborted: the marker lay in this segment, and what is left of its
-    old file says neither that, nor has it another abort behind the marker. Raises OSError."""
-    path = segment.path_of(TXN_INDEX_SUFFIX)
-    known_to = txn_index.known_to(files, path, segment.base_offset)
+    """Those of the transactions with lost markers that are to be taken for aborted: the marker lay in the segment, and what is left of its
+    old file has neither told that, nor told of all aborts up to an offset behind it, `known_to`."""
     taken = {one.last_offset for one in found} | {one.last_offset for one in told}
     presumed = []
     for one, marker, below in lost:

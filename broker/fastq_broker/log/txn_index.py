@@ -89,9 +89,9 @@ def _sensible(data: bytes, base_offset: int, offset: int, end_offset: int) -> It
             before = last
 
 
-def known_to(files: Files, path: str, base_offset: int) -> int:
+def known_to(files: Files, path: str, base_offset: int, end_offset: int) -> int:
     """The offset up to which a damaged file tells of all aborted transactions: that of the last marker before the damage, also of an entry
-    that is cut off behind it. Raises OSError."""
+    that is cut off behind it. Markers lie below `end_offset`. Raises OSError."""
     before = base_offset - 1
     try:
         data = files.read_file(path)
@@ -99,7 +99,7 @@ def known_to(files: Files, path: str, base_offset: int) -> int:
         return before
     for at in range(0, len(data) - _MARKER.size + 1, ENTRY_BYTES):
         version, _, first, last = _MARKER.unpack_from(data, at)
-        if last - base_offset > INT32_MAX or _problem(version, first, last, before):
+        if last >= end_offset or last - base_offset > INT32_MAX or _problem(version, first, last, before):
             break
         before = last
     return before

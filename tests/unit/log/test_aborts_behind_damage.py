@@ -329,3 +329,35 @@ def test_an_offset_index_that_could_not_be_made_again_leads_on_behind_damage(tmp
     segment.rebuilding.give_up()
     world.settle()
     assert Path(segment.path_of(TXN_INDEX_SUFFIX)).stat().st_size == 8 * txn_index.ENTRY_BYTES
+
+
+@pytest.mark.parametrize("stop", [None, "clean", "crash"])
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_damaged_file_is_not_believed_of_what_lies_beyond_its_segment(
+    tmp_path: Path, rolled: bool, stop: str | None
+) -> None:
+    """It would hide what its producer commits later, and what is aborted could not follow it."""
+    world = World(tmp_path)
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
+    world.log.roll(START_MS)
+    for producer in range(10, 18):
+        world.abort(producer)
+    segment = world.log.active_segment
+    path = Path(segment.path_of(TXN_INDEX_SUFFIX))
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    if rolled:
+        _roll_and_stop(world, stop)
+    elif stop == "clean":
+        assert world.manager.close()
+    elif stop == "crash":
+        world.manager.write_checkpoints(world.log.dir, wait=True)
+        crash(world.manager)
+    first, last = world.aborted[-1][1:]
+    path.write_bytes(path.read_bytes() + txn_index.encode([(10, first, last + 100, first)]) + b"torn")
+    _damage_batch(Path(segment.log.path), 0, "checksum")
+    if stop is not None:
+        world.begin()
+    world.settle()
+    world.abort(20)
+    assert world.told() == world.wanted()
