@@ -42,6 +42,7 @@ from fastq.mirror.progress import (
 from fastq.mirror.state import Stopped, consumer_at, offsets_of, progress_key, read_state, with_open_transactions
 from fastq.mirror.topics import Mirrored
 from fastq.producer import Producer, SendManyError
+from fastq.producer.config import ProducerConfig
 from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.mirror")
@@ -485,11 +486,12 @@ class Lane:
 
 def ending_producer(config: MirrorConfig, lane: int) -> Producer[bytes, bytes]:
     """That of a lane, to write down its end with: one record, of which each partition makes some fifty bytes."""
-    return opened_producer(config, lane, compression_type="gzip")
+    # A level of the target's is of its own codec, and topics to compress are those of its records.
+    return opened_producer(config, lane, compression_type="gzip", compression_level=None, compressed_topics=())
 
 
 def opened_producer(config: MirrorConfig, lane: int, **more: object) -> Producer[bytes, bytes]:
-    """The producer of a lane; the one that was made last counts. `more`: settings of its own."""
+    """The producer of a lane; the one that was made last counts. `more`: settings that win, by today's names."""
     transactional_id = f"fastq-mirror.{config.source.alias}.{config.target.alias}.{lane}"
     settings = {
         "max_request_size": RECORD_BYTES_MAX,
@@ -499,7 +501,9 @@ def opened_producer(config: MirrorConfig, lane: int, **more: object) -> Producer
         "transaction_timeout_ms": config.options.transaction_interval_ms + TRANSACTION_SPARE_MS,
     }
     own = {"transactional_id": transactional_id, "allow_auto_create_topics": False}
-    return Producer({**settings, **config.target.common, **config.target.producer, **own, **more})
+    given = {**config.target.common, **config.target.producer, **own}
+    # Each under the names it has been given by: an older one of a setting that has a value here too is the target's word.
+    return Producer(ProducerConfig.from_mapping(settings, **given).replace(**more))
 
 
 def is_other_place(progress: Progress, mirrored: Mirrored) -> bool:

@@ -10,12 +10,13 @@ import pytest
 from waiting import until
 
 from fastq._native.records import build_batch
+from fastq.compression import Codec
 from fastq.errors import CorruptMessage, FastqError, LeaderNotAvailable
 from fastq.metadata import TopicPartition
 from fastq.mirror import metrics, source_reader, target_writer
 from fastq.mirror import mirror as mirror_module
-from fastq.mirror.config import Side, parse_config
-from fastq.mirror.lane import Counts
+from fastq.mirror.config import MirrorConfig, Side, parse_config
+from fastq.mirror.lane import Counts, ending_producer, opened_producer
 from fastq.mirror.metrics import MirrorExporter
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
@@ -23,6 +24,37 @@ from fastq.mirror.target_writer import Ask, TargetWriter, divided
 from fastq.protocol.messages import FetchResponse
 
 NOBODY = Side("A", {"bootstrap_servers": "127.0.0.1:1"}, {}, {})
+
+
+def configured(**target: Any) -> MirrorConfig:
+    side = {"bootstrap.servers": "127.0.0.1:1"}
+    document = {"source": {"alias": "A", **side}, "target": {"alias": "B", **side, **target}}
+    return parse_config({**document, "mirror": {"topics": ["t"]}})
+
+
+@pytest.mark.filterwarnings("ignore::fastq.settings.ConfigWarning")
+@pytest.mark.parametrize(
+    "producer",
+    [
+        {"compression.type": "zstd", "compression.level": 19},
+        {"compression.type": "lz4", "compression.level": 12, "compressed.topics": ["t"]},
+        {"compression.codec": "lz4"},
+        {"compression.type": "gzip", "compression.gzip.level": 9},
+    ],
+)
+def test_a_lane_is_ended_however_the_target_compresses(producer: dict[str, Any]) -> None:
+    """A level that gzip does not know, or the older name of the codec, kept a mirror from being failed over, for ever."""
+    config = configured(producer=producer)
+    with ending_producer(config, 0) as ending, opened_producer(config, 0) as copying:
+        assert ending.config.codec_of("fastq-mirror.A.internal") == Codec.GZIP
+        assert copying.config.compression_type == producer.get("compression.type", "lz4")
+        assert ending.config.transactional_id == copying.config.transactional_id == "fastq-mirror.A.B.0"
+
+
+@pytest.mark.filterwarnings("ignore::fastq.settings.ConfigWarning")
+def test_a_lane_takes_what_the_target_says_under_an_older_name() -> None:
+    with opened_producer(configured(producer={"queue.buffering.max.ms": 20}), 0) as producer:
+        assert producer.config.linger_ms == 20
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
