@@ -194,6 +194,43 @@ def test_a_fail_back_over_records_that_nobody_has_copied_is_refused(
         wait_for_same(back, name)
 
 
+def test_with_start_latest_a_fail_back_passes_over_nothing_that_was_written_since(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    """Of what the former source has nothing of, and of what is to be deleted there, it began at the end."""
+    source, target = brokers
+    prefix = new_topic_name()
+    quiet, other = f"{prefix}-quiet", f"{prefix}-other"
+    config = same(brokers, f"{prefix}-.*", start="latest")
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Producer(bootstrap_servers=source.bootstrap_servers) as producer,
+        Producer(bootstrap_servers=target.bootstrap_servers) as there,
+    ):
+        admin.create_topic(quiet, 1)
+        admin.create_topic(other, 1)
+        with running(config) as mirror:
+            until(lambda: sum(len(lane.counts.lag) for lane in list(mirror.lanes.values())) == 2)
+            producer.send(other, b"copied", partition=0).result()
+            wait_for_same(config, other)
+        producer.send(other, b"too late", partition=0).result()
+        fail_over(config)
+        for name in (quiet, other):
+            there.send(name, b"since", partition=0).result()
+        with pytest.raises(ConfigError, match=f"{other}-0 has the offsets 1 to 1"):
+            fail_back(config)
+        admin.delete_topics([other]).results()
+        fail_back(config)
+        back = reversed_config(config)
+        with running(back):
+            for name in (quiet, other):
+                wait_for_same(back, name)
+        assert [values(config, "source", name, "read_committed") for name in (quiet, other)] == [
+            [b"since"],
+            [b"copied", b"since"],
+        ]
+
+
 @pytest.mark.parametrize("why", ["refused", "failed", "alias"])
 def test_a_fail_back_that_is_not_done_leaves_no_topic_read_only(
     brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, why: str

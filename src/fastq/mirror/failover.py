@@ -24,7 +24,8 @@ from fastq.mirror.lane import ending_producer, opened_producer
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import Progress, Run, is_another
 from fastq.mirror.report import heartbeat_age_s
-from fastq.mirror.same_failover import end_topics, follow_back
+from fastq.mirror.same import Epochs
+from fastq.mirror.same_failover import end_topics, follow_back, where_begun
 from fastq.mirror.same_progress import progress_of
 from fastq.mirror.state import (
     Stopped,
@@ -173,8 +174,9 @@ def fail_back(config: MirrorConfig) -> Prepared:
         ends = {tp: end for stopped in state.stopped.values() for tp, end in stopped.ends.items()}
         if config.options.offsets == "same":
             prepared = _is_prepared(back, returning, end_of(state.stopped))
+            begun = where_begun(config, ends, survey.target)
             follow_back(config, ends, survey.source, survey.target, prepared=prepared)
-            _seed_left(back, returning.prepare(), {}, end_of(state.stopped))
+            _seed_left(back, returning.prepare(), begun, end_of(state.stopped))
             return Prepared(ends, {})
         ids, theirs = partitions_of(survey.target, ends), partitions_of(survey.source, state.progress)
         # A topic that one of both has deleted, or made anew, has not what was copied: nothing is to be passed over there.
@@ -188,14 +190,16 @@ def fail_back(config: MirrorConfig) -> Prepared:
         ]
         with consumer_at(config.source) as consumer:
             source_ends = consumer.end_offsets(same)
-        begun = {tp: Progress(ends[tp], ids[tp], (Run(ends[tp], source_ends[tp], 0),), None, theirs[tp]) for tp in same}
-        left = _seed_left(back, returning.prepare(), begun, end_of(state.stopped))
+        places = {
+            tp: Progress(ends[tp], ids[tp], (Run(ends[tp], source_ends[tp], 0),), None, theirs[tp]) for tp in same
+        }
+        left = _seed_left(back, returning.prepare(), places, end_of(state.stopped))
         diverged = {
             tp: (state.progress[tp].next_offset, source_ends[tp])
             for tp in same
             if left and source_ends[tp] > state.progress[tp].next_offset
         }
-        return Prepared({tp: p.next_offset for tp, p in begun.items()}, diverged)
+        return Prepared({tp: p.next_offset for tp, p in places.items()}, diverged)
     finally:
         survey.close()
         returning.close()
@@ -212,17 +216,19 @@ def _is_prepared(back: MirrorConfig, returning: Survey, time_ms: int) -> bool:
     return all(state.returned.get(lane) == time_ms for lane in range(lanes))
 
 
-def _seed_left(back: MirrorConfig, lanes: int, begun: Mapping[TopicPartition, Progress], time_ms: int) -> Sequence[int]:
+def _seed_left(
+    back: MirrorConfig, lanes: int, begun: Mapping[TopicPartition, Progress | Epochs], time_ms: int
+) -> Sequence[int]:
     """Seed those lanes that were not prepared for this end yet; which they are."""
     state = read_state(back.target, state_topic(back.source.alias), range(lanes))
     state.check_target(back.target.alias)
     left = [lane for lane in range(lanes) if state.returned.get(lane) != time_ms]
     for lane in left:  # the others were prepared before, and have gone on since, perhaps
-        _seed(back, lane, {tp: p for tp, p in begun.items() if lane_of(tp, lanes) == lane}, time_ms)
+        _seed(back, lane, {tp: of for tp, of in begun.items() if lane_of(tp, lanes) == lane}, time_ms)
     return left
 
 
-def _seed(config: MirrorConfig, lane: int, progress: Mapping[TopicPartition, Progress], time_ms: int) -> None:
+def _seed(config: MirrorConfig, lane: int, begun: Mapping[TopicPartition, Progress | Epochs], time_ms: int) -> None:
     """Where a lane begins, in place of what it may have known, and for which end of the other mirror that is."""
     topic = state_topic(config.source.alias)
     epochs = read_state(config.target, topic, [lane]).epochs
@@ -231,8 +237,9 @@ def _seed(config: MirrorConfig, lane: int, progress: Mapping[TopicPartition, Pro
         producer.send(topic, returned_value(time_ms), returned_key(), partition=lane)
         for tp in epochs:  # which the source had of what it has since taken from the target too
             producer.send(topic, None, epochs_key(tp), partition=lane)
-        for tp, of in progress.items():
-            producer.send(topic, of.to_json(), progress_key(tp), partition=lane)
+        for tp, of in begun.items():
+            key = epochs_key(tp) if isinstance(of, Epochs) else progress_key(tp)
+            producer.send(topic, of.to_json(), key, partition=lane)
 
 
 def reversed_config(config: MirrorConfig) -> MirrorConfig:

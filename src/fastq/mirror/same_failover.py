@@ -26,7 +26,7 @@ from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, Side
 from fastq.mirror.lane import ending_producer
 from fastq.mirror.names import Names, state_topic
-from fastq.mirror.same import ENDED, MIRROR_SOURCE, source_value
+from fastq.mirror.same import ENDED, MIRROR_SOURCE, Epochs, source_value
 from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
 from fastq.mirror.state import Stopped, consumer_at, lane_of, offsets_of, read_state, stopped_key
 from fastq.mirror.target_writer import END, Ask, TargetWriter, Told
@@ -179,6 +179,18 @@ def follow_back(
     for name, topic in mirrored_topics(source, alias).items():
         if mirrored.goes_one_way(name) and topic.source.endswith(ENDED):
             source.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: topic.source.removesuffix(ENDED)})
+
+
+def where_begun(
+    config: MirrorConfig, ends: Mapping[TopicPartition, int], target: Admin
+) -> dict[TopicPartition, Epochs]:
+    """From where on the mirror the other way copies what the former source has nothing of, or of a topic that is deleted there: from where
+    the target begins, whatever `start` says, which would pass over what was written to it since the fail-over."""
+    there = _described(target, sorted({tp.topic for tp in ends}))
+    own = [TopicPartition(name, number) for name, topic in there.items() for number in range(topic.partitions)]
+    with consumer_at(config.target) as consumer:
+        begins = offsets_of(consumer, own).begins
+    return {tp: Epochs(there[tp.topic].topic_id.hex(), begin=begins.get(tp, 0)) for tp in own}
 
 
 def _fence_open(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:

@@ -146,14 +146,12 @@ class SameLane(Lane):
         begins, ends, missing = offsets_of(consumer, told)
         for tp, error in missing.items():
             self._set_aside(tp, error)
-        for tp, mirrored in fresh.items():
-            if tp in self._epochs and self._epochs[tp].topic_id != mirrored.topic_id:
-                del self._epochs[tp]
-        asked = {
-            tp: epoch
-            for tp, at in told.items()
-            if tp in ends and tp in self._epochs and (epoch := self._epochs[tp].at(at.log_end)) >= 0
-        }
+        known = {tp: self._epochs[tp] for tp in told if tp in ends and tp in self._epochs}
+        # Of a topic that was made anew all is to come, whatever `start` says: what it got before its mirror saw it, too.
+        anew = {tp for tp, epochs in known.items() if epochs.topic_id != fresh[tp].topic_id}
+        for tp in anew:
+            del known[tp]
+        asked = {tp: epoch for tp, epochs in known.items() if (epoch := epochs.at(told[tp].log_end)) >= 0}
         epoch_ends = source.epoch_ends(asked) if asked else {}
         for tp, at in told.items():
             if tp not in ends:
@@ -163,7 +161,7 @@ class SameLane(Lane):
                 self._set_aside(tp, found)
                 continue
             if found is not None:
-                diverged = diverged_at(self._epochs[tp], at.log_end, *found)
+                diverged = diverged_at(known[tp], at.log_end, *found)
             if diverged is None and begins[tp] < at.log_end <= ends[tp]:
                 try:
                     diverged = self._other_batches(source, tp, fresh[tp], max(begins[tp], at.log_start), at.log_end)
@@ -171,8 +169,8 @@ class SameLane(Lane):
                     self._set_aside(tp, error)
                     continue
             options = self._config.options
-            known = self._epochs.get(tp)
-            first = -1 if known is None else known.first
+            epochs = known.get(tp)
+            first = -1 if epochs is None else epochs.first
             try:
                 place = place_same(
                     begins[tp],
@@ -180,14 +178,16 @@ class SameLane(Lane):
                     at.log_start,
                     at.log_end,
                     diverged,
-                    start=options.start,
+                    start="earliest" if tp in anew else options.start,
                     on_gap=options.on_gap,
                     first=first,
-                    is_copied=known is not None and bool(known.starts),
+                    is_copied=epochs is not None and bool(epochs.starts),
                 )
             except MirrorGap as error:
                 self._leave_out(tp, error.with_context(topic=tp.topic, partition=tp.partition), FOREVER_S)
                 continue
+            if tp in anew:
+                del self._epochs[tp]
             if place.why:
                 logger.warning("%s: %s; it goes on at offset %d", tp, place.why, place.offset)
             if place.cut is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -113,13 +113,13 @@ def test_a_topic_is_named_by_ids() -> None:
     assert source_value("east", "cluster", "00ff") == "east/cluster/00ff"
 
 
-def new_lane() -> SameLane:
+def new_lane(**options: str) -> SameLane:
     side = {"bootstrap.servers": "127.0.0.1:1"}
     config = parse_config(
         {
             "source": {"alias": "A", **side},
             "target": {"alias": "B", **side},
-            "mirror": {"topics": ["t"], "offsets": "same"},
+            "mirror": {"topics": ["t"], "offsets": "same", **options},
         }
     )
     return SameLane(0, config, lambda: Work(0, {}), lambda _: True)
@@ -159,3 +159,24 @@ def test_whether_the_mirror_was_failed_over_is_read_once_for_all_that_an_answer_
     for readings in (1, 2):
         lane._place(nobody, refusing, nobody, fresh)
         assert len(lane.failed) == 20 and len(read) == readings
+
+
+def test_with_start_latest_a_topic_that_is_made_anew_is_copied_from_its_beginning() -> None:
+    """What it got until its mirror saw it was passed over in silence."""
+
+    class Empty:
+        def ask(self, asks: Mapping[TopicPartition, Ask]) -> dict[TopicPartition, Told]:
+            return dict.fromkeys(asks, Told(0, 0, 0, None))
+
+        def beginning_offsets(self, partitions: Sequence[TopicPartition], _: float) -> dict[TopicPartition, int]:
+            return dict.fromkeys(partitions, 3)
+
+        def end_offsets(self, partitions: Sequence[TopicPartition], _: float) -> dict[TopicPartition, int]:
+            return dict.fromkeys(partitions, 50)
+
+    lane, empty = new_lane(start="latest"), cast("Any", Empty())
+    before, never = TopicPartition("t", 0), TopicPartition("t", 1)
+    lane._at, lane._tries, lane._epochs = {}, {}, {before: Epochs("0" * 32, ((2, 7),))}
+    begun = lane._place(empty, empty, empty, dict.fromkeys((before, never), Mirrored("t", "1" * 32, "2" * 32, "A/c/1")))
+    assert {tp: at.offset for tp, at in lane._at.items()} == {before: 3, never: 50}
+    assert begun == lane._epochs == {before: Epochs("1" * 32, begin=3), never: Epochs("1" * 32, begin=50)}
