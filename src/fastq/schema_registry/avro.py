@@ -28,12 +28,46 @@ from fastq.schema_registry.serde import (
 try:
     import fastavro
     import fastavro._read_py
+    from fastavro.io.binary_decoder import BinaryDecoder
 except ImportError as error:  # the extra is not installed
     raise missing("fastavro", error) from error
 
 
 DEEP_BYTES = 200
 """A value of so many bytes is at most so deep, which is within the stack of any thread."""
+
+
+LONG_BYTES_MAX = 10
+"""The most that a number of 64 bits has, of seven in each byte."""
+
+
+class _Decoder(BinaryDecoder):
+    """fastavro's, whose numbers go on for as long as their bytes do, and take the square of those in time."""
+
+    def read_long(self) -> int:
+        number = 0
+        for place in range(LONG_BYTES_MAX):
+            one: bytes = self.fo.read(1)
+            if not one:
+                raise EOFError("the value ends within a number")
+            number |= (one[0] & 0x7F) << 7 * place
+            if one[0] < 0x80:
+                return (number >> 1) ^ -(number & 1)
+        raise DeserializationError(f"a number of the Avro value has more than {LONG_BYTES_MAX} bytes")
+
+    read_int = read_long
+
+
+def _read_deep(data: io.BytesIO, writer: Any, reader: Any) -> Any:
+    """What fastavro's schemaless_reader does, in Python."""
+    named: dict[str, dict[str, Any]] = {"writer": {}, "reader": {}}
+    reader = (
+        None if reader is None or reader == writer else fastavro.parse_schema(reader, named_schemas=named["reader"])
+    )
+    writer = fastavro.parse_schema(writer, named_schemas=named["writer"])
+    options = {"handle_unicode_errors": "strict"}
+    decoder = _Decoder(data)  # type: ignore[no-untyped-call, unused-ignore]
+    return fastavro._read_py.read_data(decoder, writer, named, reader, options)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 class Writer(NamedTuple):
@@ -154,7 +188,7 @@ class AvroDeserializer(SchemaDeserializer[Writer]):
         if self._reader is None and self._given is not None:
             self._reader = _parse(self.registry, self._given)
         is_deep = writer.is_recursive and len(payload) > DEEP_BYTES
-        read = fastavro._read_py.schemaless_reader if is_deep else fastavro.schemaless_reader
+        read = _read_deep if is_deep else fastavro.schemaless_reader
         value = read(io.BytesIO(payload), writer.schema, self._reader)
         return convert(self._from_dict, value)
 

@@ -314,9 +314,10 @@ for _place in range(1, 40):
         ("AVRO", TOWER, b"", "more than 100 values that take no bytes"),
         ("AVRO", DECIMAL, bytes([0x80, 0x89, 0x7A]) + b"\x7f" * 1_000_000, "schema 1"),
         ("AVRO", TREE, b"\2" * 100_000 + b"\0", "recursion"),
+        ("AVRO", TREE, b"\xff" * 3_000_000, "a number of the Avro value has more than 10 bytes"),
         ("AVRO", {**TREE, "fields": [{"name": "a", "type": "A"}]}, b"", "in each of its own values"),
     ],
-    ids=["pattern", "nulls", "tower", "digits", "deep", "endless"],
+    ids=["pattern", "nulls", "tower", "digits", "deep", "long", "endless"],
 )
 def test_what_anybody_registers_does_not_hold_the_console_up(
     liar: Liar, kind: str, schema: Any, data: bytes, words: str
