@@ -81,9 +81,10 @@ class Writer(NamedTuple):
 def _parse(registry: SchemaRegistryClient, schema: Schema, named: dict[str, Any] | None = None) -> Any:
     """A schema as fastavro wants it, with the named types of those that it builds on; `named` gets those and its own."""
     named = {} if named is None else named
-    for other in referenced(registry, schema).values():
-        fastavro.parse_schema(json.loads(other.text), named_schemas=named)
+    others = referenced(registry, schema)
     try:
+        for other in others.values():
+            fastavro.parse_schema(json.loads(other.text), named_schemas=named)
         return fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
     except Exception as error:  # fastavro's have several bases, and some say no more than the type
         raise ValueError(f"the Avro schema cannot be used: {type(error).__name__} {error}") from error

@@ -1,7 +1,8 @@
 """What the serializers and deserializers of all three formats share: subjects, ids, caches.
 
 Rules: a serializer knows its schema from the start and its id from the first value of a topic on; a deserializer meets ids
-and keeps what it made of their schemas. After that, a value costs a dictionary look-up and the format's own work.
+and keeps what it made of their schemas, or why it can make nothing of them. After that, a value costs a dictionary look-up
+and the format's own work.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from fastq.callbacks import check_plain
-from fastq.errors import DeserializationError, LoadingWouldBlock
+from fastq.errors import DeserializationError, FastqError, LoadingWouldBlock
 from fastq.schema_registry import wire
 from fastq.schema_registry.client import Schema, SchemaRegistryClient, check_registry
 
@@ -129,6 +130,7 @@ class SchemaDeserializer(Generic[T]):
         check_registry(registry)
         self.registry = registry
         self._known: dict[int, T] = {}
+        self._refused: dict[int, FastqError] = {}
 
     def deserialize(self, topic: str, headers: Any, data: bytes) -> Any:
         """The value in one frame."""
@@ -144,9 +146,11 @@ class SchemaDeserializer(Generic[T]):
         self._writer(schema_id)
 
     def _writer(self, schema_id: int) -> T:
-        """What `_prepare` made of the schema of an id."""
+        """What `_prepare` made of the schema of an id. Raises DeserializationError where it can make nothing of it."""
         known = self._known.get(schema_id)
         if known is None:
+            if schema_id in self._refused:
+                raise self._refused[schema_id].with_context()
             schema = self.registry.schema(schema_id, format=self.schema_format)
             try:
                 if schema.schema_type != self.schema_type:
@@ -155,9 +159,17 @@ class SchemaDeserializer(Generic[T]):
                         hint="Use the deserializer of that format for this topic",
                     )
                 known = self._known[schema_id] = self._prepare(schema)
-            except DeserializationError as error:  # what the registry has answered is of no use
-                raise error.with_context(url=",".join(self.registry.urls)) from error.__cause__
+            except DeserializationError as error:
+                raise self._refuse(schema_id, error) from error.__cause__
+            except (ValueError, TypeError, LookupError, RecursionError) as error:  # as the formats' libraries say it
+                told = f"schema {schema_id} is of no use: {str(error) or type(error).__name__}"
+                raise self._refuse(schema_id, DeserializationError(told)) from error
         return known
+
+    def _refuse(self, schema_id: int, error: DeserializationError) -> FastqError:
+        """Keep why what the registry has answered is of no use: to find that out takes as long with each value."""
+        self._refused[schema_id] = found = error.with_context(url=",".join(self.registry.urls))
+        return found.with_context()
 
     def _prepare(self, schema: Schema) -> T:
         raise NotImplementedError

@@ -21,7 +21,7 @@ from fastq.console.decoding import Registry
 from fastq.console.pages import schemas
 from fastq.console.threads import Threads
 from fastq.errors import SchemaRegistryError, SchemaRegistryTimeout, WaitTimeout
-from fastq.schema_registry import Schema, SchemaRegistryClient, client
+from fastq.schema_registry import Schema, SchemaRegistryClient, avro, client
 from fastq.testing import Broker, SchemaRegistry
 
 SUBJECTS, SUBJECT = "/c/test/schemas", "/c/test/schema?id=a"
@@ -292,6 +292,23 @@ def test_a_client_keeps_the_newest_and_trusts_no_type(monkeypatch: pytest.Monkey
     liar.answers["/subjects"] = ["x" * 1_000]
     with pytest.raises(SchemaRegistryError, match="more than 1,000 bytes"):
         SchemaRegistryClient(liar.url).subjects()
+
+
+def test_an_avro_schema_that_is_not_decoded_with_is_parsed_once(liar: Liar, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was parsed in the event loop for each of a page's records."""
+    parsed: list[object] = []
+    parse = avro._parse
+    monkeypatch.setattr(avro, "_parse", lambda *arguments: parsed.append(arguments) or parse(*arguments))
+    liar.answers["/schemas/ids/1"] = {"schema": '{"type": "array", "items": "null"}'}
+
+    async def notes() -> list[str]:
+        registry = Registry(liar.url)
+        found = [await registry.decode("t", b"\0\0\0\0\1\0") for _ in range(10)]
+        return [field.note for field in found if field is not None]
+
+    told = asyncio.run(notes())
+    assert len(told) == 10 and len(set(told)) == 1 and "items that take no bytes" in told[0]
+    assert len(parsed) == 1
 
 
 PATTERN = {"type": "string", "pattern": "^(a+)+$"}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fastq.schema_registry import SchemaRegistryClient
 from fastq.testing import SchemaRegistry
 
 
@@ -10,3 +11,8 @@ def server():
     """A registry of this test's own, in memory."""
     with SchemaRegistry() as registry:
         yield registry
+
+
+@pytest.fixture
+def client(server):
+    return SchemaRegistryClient(server.url, retries=0)

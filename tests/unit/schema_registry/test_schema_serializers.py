@@ -29,7 +29,6 @@ from fastq.schema_registry import (
     topic_record_name,
     wire,
 )
-from fastq.schema_registry.avro import DEEP_BYTES
 from fastq.serializers import serialize
 from fastq.testing import SchemaRegistry
 
@@ -58,11 +57,6 @@ THEIRS = {
     "header": "0000000002000a0173",
 }
 VALUE = {"number": 42, "note": "grün"}
-
-
-@pytest.fixture
-def client(server):
-    return SchemaRegistryClient(server.url, retries=0)
 
 
 def proto_file(name, package, messages, imports=()):
@@ -241,24 +235,6 @@ def test_avro_readers_resolve_older_and_newer_writers(client):
     assert AvroDeserializer(client, AVRO).deserialize("t", (), second) == {"number": 2, "note": None}
     assert AvroDeserializer(client).deserialize("t", (), second)["rush"] is True
     assert client.versions("t-value") == [1, 2]
-
-
-def test_avro_of_a_type_within_itself(client):
-    """What may be deep is read in Python, with numbers of 64 bits at most: others took the square of their bytes."""
-    fields = [{"name": "number", "type": "long"}, {"name": "next", "type": ["null", "List"]}]
-    schema = {"type": "record", "name": "List", "fields": fields}
-    value = None
-    for number in (*range(1_000_000, 1_000_050), -(2**63), 2**63 - 1, 0, -1):
-        value = {"number": number, "next": value}
-    data = AvroSerializer(client, schema).serialize("lists", value)
-    assert len(data) > DEEP_BYTES
-    assert AvroDeserializer(client).deserialize("lists", (), data) == value
-    newer = {**schema, "fields": [{"name": "word", "type": "string", "default": "none"}, *fields[1:]]}
-    found = AvroDeserializer(client, newer).deserialize("lists", (), data)
-    assert found["word"] == found["next"]["word"] == "none" and "number" not in found
-    for damaged, error in ((b"\xff" * 1000, DeserializationError), (data[5:-1], EOFError)):
-        with pytest.raises(error):
-            AvroDeserializer(client).deserialize("lists", (), data[:5] + damaged)
 
 
 def test_protobuf_readers_keep_what_they_know(client):
