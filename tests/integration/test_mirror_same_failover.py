@@ -231,7 +231,7 @@ def test_with_start_latest_a_fail_back_passes_over_nothing_that_was_written_sinc
         ]
 
 
-@pytest.mark.parametrize("why", ["refused", "failed", "alias"])
+@pytest.mark.parametrize("why", ["refused", "failed", "alias", "replicas", "seed"])
 def test_a_fail_back_that_is_not_done_leaves_no_topic_read_only(
     brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
@@ -257,6 +257,8 @@ def test_a_fail_back_that_is_not_done_leaves_no_topic_read_only(
                 "refused": f"{bad}-0 has the offsets",
                 "failed": "no answer",
                 "alias": "calls its target otherwise",
+                "replicas": "replication factor",
+                "seed": "no answer",
             }
             if why == "failed":
                 patched.setattr(Admin, "describe_producers", _unanswered)
@@ -265,6 +267,10 @@ def test_a_fail_back_that_is_not_done_leaves_no_topic_read_only(
                     survey.prepare()
                 state = state_topic(config.target.alias)
                 producer.send(state, target_value("otherwise"), target_key(), partition=0).result()
+            elif why == "replicas":  # the former source is one node
+                config = same(brokers, f"{prefix}-.*", int(config.source.alias[1:]), replication_factor=2)
+            elif why == "seed":
+                patched.setattr("fastq.mirror.failover._seed", _unanswered)
             with pytest.raises(FastqError, match=words[why]):
                 fail_back(config)
         for name in (bad, fine):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from fastq.admin import Admin
 from fastq.errors import ConfigError, FastqError, TransactionFenced
@@ -173,10 +174,12 @@ def fail_back(config: MirrorConfig) -> Prepared:
             )
         ends = {tp: end for stopped in state.stopped.values() for tp, end in stopped.ends.items()}
         if config.options.offsets == "same":
-            prepared = _is_prepared(back, returning, end_of(state.stopped))
+            time_ms = end_of(state.stopped)
+            back_lanes = returning.prepare()  # before anything else is changed: it may be refused
+            prepared = not _left(back, back_lanes, time_ms)
             begun = where_begun(config, ends, survey.target)
-            follow_back(config, ends, survey.source, survey.target, prepared=prepared)
-            _seed_left(back, returning.prepare(), begun, end_of(state.stopped))
+            seed = partial(_seed_left, back, back_lanes, begun, time_ms)
+            follow_back(config, ends, survey.source, survey.target, seed, prepared=prepared)
             return Prepared(ends, {})
         ids, theirs = partitions_of(survey.target, ends), partitions_of(survey.source, state.progress)
         # A topic that one of both has deleted, or made anew, has not what was copied: nothing is to be passed over there.
@@ -205,24 +208,18 @@ def fail_back(config: MirrorConfig) -> Prepared:
         returning.close()
 
 
-def _is_prepared(back: MirrorConfig, returning: Survey, time_ms: int) -> bool:
-    """Whether each lane of the mirror the other way was prepared for this end."""
-    try:
-        lanes = returning.lanes()
-    except ConfigError:
-        return False  # it has none yet
+def _left(back: MirrorConfig, lanes: int, time_ms: int) -> list[int]:
+    """The lanes of the mirror the other way that were not prepared for this end yet."""
     state = read_state(back.target, state_topic(back.source.alias), range(lanes))
-    state.check_target(back.target.alias)  # before anything is changed for it
-    return all(state.returned.get(lane) == time_ms for lane in range(lanes))
+    state.check_target(back.target.alias)
+    return [lane for lane in range(lanes) if state.returned.get(lane) != time_ms]
 
 
 def _seed_left(
     back: MirrorConfig, lanes: int, begun: Mapping[TopicPartition, Progress | Epochs], time_ms: int
 ) -> Sequence[int]:
     """Seed those lanes that were not prepared for this end yet; which they are."""
-    state = read_state(back.target, state_topic(back.source.alias), range(lanes))
-    state.check_target(back.target.alias)
-    left = [lane for lane in range(lanes) if state.returned.get(lane) != time_ms]
+    left = _left(back, lanes, time_ms)
     for lane in left:  # the others were prepared before, and have gone on since, perhaps
         _seed(back, lane, {tp: of for tp, of in begun.items() if lane_of(tp, lanes) == lane}, time_ms)
     return left

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 
@@ -140,10 +140,16 @@ def _lane(names: Names, tp: TopicPartition, lanes: int) -> int:
 
 
 def follow_back(
-    config: MirrorConfig, ends: Mapping[TopicPartition, int], source: Admin, target: Admin, *, prepared: bool
+    config: MirrorConfig,
+    ends: Mapping[TopicPartition, int],
+    source: Admin,
+    target: Admin,
+    seed: Callable[[], object],
+    *,
+    prepared: bool,
 ) -> None:
-    """Have the former source's topics follow those of the target, whose mirrored records end at `ends`. `prepared`: it was done before, to
-    the end, so that those that follow may have more by now.
+    """Have the former source's topics follow those of the target, whose mirrored records end at `ends`, and the mirror that does it begin,
+    by `seed`. `prepared`: it was done before, to the end, so that those that follow may have more by now.
 
     Raises ConfigError, with all that is in the way, before anything is changed that is not taken back.
     """
@@ -164,6 +170,9 @@ def follow_back(
         refused = _differences(config, {tp: ends.get(tp, 0) for tp in own}, here, there, values)
         if not refused:
             refused = _fence_open(source, own)
+        if not refused:
+            _let_go_one_way(config, source)
+            seed()
     except BaseException:
         _let_write(source, wanted)
         raise
@@ -175,6 +184,11 @@ def follow_back(
             hint=f"Look at these records, and keep what is needed; then fastq topics delete {' '.join(names)} in {config.source.alias}: "
             "fastq mirror --reverse makes them there and copies them anew",
         )
+
+
+def _let_go_one_way(config: MirrorConfig, source: Admin) -> None:
+    """Have heartbeats go on that an earlier mirror the other way was ended with."""
+    alias = config.target.alias
     mirrored = Names.of(config)._replace(source=alias, target=config.source.alias)
     for name, topic in mirrored_topics(source, alias).items():
         if mirrored.goes_one_way(name) and topic.source.endswith(ENDED):
