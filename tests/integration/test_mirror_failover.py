@@ -19,7 +19,7 @@ from fastq.mirror.mirror import Mirror
 from fastq.mirror.names import state_topic
 from fastq.mirror.progress import MirrorStopped
 from fastq.mirror.report import failed_over
-from fastq.mirror.state import Offsets, read_state
+from fastq.mirror.state import Offsets, read_state, target_key, target_value
 from fastq.mirror.survey import Survey
 from fastq.testing import Broker
 
@@ -135,12 +135,13 @@ def test_another_alias_of_the_target_is_refused(brokers: tuple[Broker, Broker], 
     with running(config):
         until(lambda: values_of(target, name) == [b"x"])
         for refused in (Mirror(other).run, lambda: fail_over(other), lambda: fail_back(other)):
-            with pytest.raises(ConfigError, match=r'calls its target B, and here it is B-1.*alias = "B"'):
+            words = r'calls its target B, and here it is B-1.*alias = "B".*\["target"\] and the value {"alias":"B-1"}'
+            with pytest.raises(ConfigError, match=words):
                 refused()
         sent(source, name, b"y")
         until(lambda: values_of(target, name) == [b"x", b"y"])
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:  # the way that the hint names
-        producer.send(state_topic(alias), None, b'["target"]', partition=0).result()
+        producer.send(state_topic(alias), b'{"alias":"B-1"}', b'["target"]', partition=0).result()
     with running(other):
         sent(source, name, b"z")
         until(lambda: values_of(target, name) == [b"x", b"y", b"z"])
@@ -148,6 +149,41 @@ def test_another_alias_of_the_target_is_refused(brokers: tuple[Broker, Broker], 
         fail_over(config)
     fail_over(other)
     fail_back(other)
+
+
+def test_another_alias_of_the_target_is_refused_of_a_mirror_that_an_older_release_runs(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    """It has not written down how it calls the target; its lanes' ids say so."""
+    source, target = brokers
+    name, alias = new_topic_name(), "older"
+    made(source, name, b"x")
+    config = configured(brokers, [name], alias=alias, names="identity", heartbeat_interval_ms=0)
+    other = config._replace(target=config.target._replace(alias="B-1"))
+    with running(config):
+        until(lambda: values_of(target, name) == [b"x"])
+        with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+            producer.send(state_topic(alias), None, b'["target"]', partition=0).result()
+        for refused in (Mirror(other).run, lambda: fail_over(other), lambda: fail_back(other)):
+            with pytest.raises(ConfigError, match="calls its target B, and here it is B-1"):
+                refused()
+    with running(config):
+        until(lambda: read_state(config.target, state_topic(alias), [0]).target == "B")
+
+
+def test_of_two_aliases_of_the_target_that_begin_at_once_one_is_refused(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(brokers, [new_topic_name()], alias="at-once", names="identity", heartbeat_interval_ms=0)
+    write = Mirror._write
+
+    def written(self: Mirror, topic: str, records: Any) -> None:
+        write(self, topic, records)
+        write(self, topic, {target_key(): target_value("B-1")})
+
+    monkeypatch.setattr(Mirror, "_write", written)
+    with pytest.raises(ConfigError, match="calls its target B-1, and here it is B"):
+        Mirror(config).run()
 
 
 @pytest.mark.parametrize("offsets", ["translated", "same"])

@@ -75,7 +75,7 @@ def fail_over(config: MirrorConfig, ended: Callable[[float], None] = lambda _: N
     survey = Survey(config)
     try:
         lanes = survey.lanes()
-        read_state(config.target, state_topic(config.source.alias), [0]).check_target(config.target.alias)
+        survey.check_target(read_state(config.target, state_topic(config.source.alias), [0]))
         if config.options.offsets == "same":
             end_topics(config, lanes, survey.target)
         else:
@@ -167,7 +167,7 @@ def fail_back(config: MirrorConfig) -> Prepared:
     try:
         lanes = survey.lanes()
         state = read_state(config.target, state_topic(source), range(lanes))
-        state.check_target(target)
+        survey.check_target(state)
         if len(state.stopped) < lanes:
             raise ConfigError(
                 f"the mirror from {source} to {target} was not failed over; do fastq mirror fail-over first"

@@ -103,12 +103,13 @@ class Mirror:
             topic, alias = state_topic(self.config.source.alias), self.config.target.alias
             state = read_state(self.config.target, topic, range(self._lane_count))
             state.check_lanes(self._lane_count)
-            state.check_target(alias)
+            survey.check_target(state)
             self._check_source(survey.source_id, state.provenance)
             for stopped in state.stopped.values():
                 raise stopped_error(self.config, stopped)
             if not state.target:
                 self._write(topic, {target_key(): target_value(alias)})
+                read_state(self.config.target, topic, [0]).check_target(alias)  # another process may have begun, too
             surveyor.start()
             self._share()
         finally:

@@ -213,7 +213,7 @@ class State:
                 f"{self._topic} is of a mirror that calls its target {self.target}, and here it is {alias}: the lanes of one would not end "
                 "those of the other",
                 hint=f'Write alias = "{self.target}" in [target]. To rename it, stop all processes of the mirror, and write a record with '
-                f'the key ["target"] and no value to {self._topic}, partition 0',
+                f'the key ["target"] and the value {target_value(alias).decode()} to {self._topic}, partition 0',
             )
 
     def close(self) -> None:

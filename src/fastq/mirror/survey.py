@@ -8,14 +8,15 @@ topic at once. What the target tells otherwise than it was told to is not set a 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from fastq.admin import Admin, ConfigResource, ConfigSource, NewTopic, Outcome
 from fastq.errors import ConfigError, FastqError, TopicAlreadyExists, UnknownTopicOrPartition
 from fastq.metadata import TopicPartition
-from fastq.mirror.config import MirrorConfig, Side
+from fastq.mirror.config import ALIAS, MirrorConfig, Side
 from fastq.mirror.names import Names, state_topic
-from fastq.mirror.state import CONFIGS, end_of, read_state
+from fastq.mirror.state import CONFIGS, State, end_of, read_state
 from fastq.mirror.topics import Changes, Plan, Provenance, Topic, copied_configs, plan, topics_of
 from fastq.values import NamedTuple
 
@@ -91,6 +92,25 @@ class Survey:
                 f"{name} in {self._config.target.alias} has cleanup.policy={policy}, and what the mirror has to remember would be deleted",
                 hint=f"fastq configs set --topic {name} cleanup.policy=compact",
             )
+
+    def check_target(self, state: State) -> None:
+        """Raises ConfigError where the mirror calls its target otherwise, as its state says, or where an older release has begun that, the
+        ids of its lanes, which the target may still know."""
+        if not state.target and (state.progress or state.epochs or state.provenance):
+            used = self._targets_aliases()
+            if self._config.target.alias not in used:
+                state.target = min(used, default="")
+        state.check_target(self._config.target.alias)
+
+    def _targets_aliases(self) -> set[str]:
+        """By which lanes of the source's alias have called the target."""
+        of_lane = re.compile(rf"fastq-mirror\.{self._config.source.alias}\.({ALIAS.pattern})\.[0-9]+")
+        try:
+            found = map(of_lane.fullmatch, self.target.list_transactions(timeout=CONNECT_S))
+        except FastqError as error:  # an older target does not list them
+            logger.info("which lanes have written to %s is not known: %s", self._config.target.alias, error)
+            return set()
+        return {match[1] for match in found if match}
 
     def lanes(self) -> int:
         """How many the mirror has. Raises ConfigError where it has never run."""
