@@ -12,7 +12,7 @@ from same_mirrors import ends_of, same, stable_end, two_brokers, values, wait_fo
 from waiting import until
 
 from fastq import Admin, Producer, TopicPartition
-from fastq.admin import OffsetSpec
+from fastq.admin import ConfigResource, OffsetSpec
 from fastq.cli import main
 from fastq.errors import ConfigError, FastqError, PolicyViolation, RequestTimedOut, TransactionFenced
 from fastq.mirror import same_failover
@@ -21,6 +21,7 @@ from fastq.mirror.failover import fail_back, fail_over, reversed_config
 from fastq.mirror.lane import opened_producer
 from fastq.mirror.names import state_topic
 from fastq.mirror.progress import MirrorStopped
+from fastq.mirror.same import MIRROR_SOURCE
 from fastq.mirror.source_reader import SourceReader
 from fastq.mirror.state import read_state, target_key, target_value
 from fastq.mirror.survey import Survey
@@ -337,6 +338,55 @@ def test_a_transaction_that_ends_while_a_fail_back_looks_keeps_its_end(
     assert values(config, "source", name, "read_committed") == ([b"open"] if commit else [])
 
 
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_fail_back_that_fails_after_it_has_fenced_can_be_done_again(
+    left_open: tuple[MirrorConfig, str, Producer], monkeypatch: pytest.MonkeyPatch, caplog: Any, lasts: bool
+) -> None:
+    """The end of the transaction was written as soon as the topic was given back, and the target never had it."""
+    config, name, _ = left_open
+    looks, describe = [0], Admin.describe_producers
+
+    def described(*arguments: Any, **more: Any) -> Any:
+        looks[0] += 1
+        return _unanswered() if looks[0] == 2 or (lasts and looks[0] > 2) else describe(*arguments, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Admin, "describe_producers", described)
+        patched.setattr(same_failover, "TRIES", 4)
+        if lasts:
+            with pytest.raises(RequestTimedOut, match="no answer"):
+                fail_back(config)
+            assert f"{name} stays read-only" in caplog.text
+        else:
+            fail_back(config)
+    fail_back(config)
+    back = reversed_config(config)
+    with running(back):
+        wait_for_same(back, name)
+        until(lambda: stable_end(config, "source", name) == stable_end(config, "target", name))
+
+
+def test_a_fail_back_that_is_refused_leaves_a_third_clusters_topic_to_its_mirror(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, _ = brokers
+    name, third = new_topic_name(), "C/a-cluster/a-topic"
+    config = same(brokers, name)
+    topic = ConfigResource.topic(name)
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        admin.create_topic(name, 1)
+        with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+            producer.send(name, b"copied", partition=0).result()
+            with running(config):
+                wait_for_same(config, name)
+            producer.send(name, b"too late", partition=0).result()
+        admin.set_configs(topic, {MIRROR_SOURCE: third})
+        fail_over(config)
+        with pytest.raises(ConfigError, match=f"{name}-0 has the offsets 1 to 1"):
+            fail_back(config)
+        assert admin.describe_configs([topic])[topic].result()[MIRROR_SOURCE].value == third
+
+
 @pytest.mark.parametrize("more", ["source", "target"])
 def test_a_fail_back_with_partitions_that_one_side_alone_has(
     brokers: tuple[Broker, Broker], new_topic_name: Any, more: str
@@ -427,7 +477,7 @@ def test_a_fail_back_that_is_killed_before_it_has_looked_looks_when_it_is_done_a
         fail_over(config)
         with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(same_failover, "_differences", killed)
-            patched.setattr(same_failover, "_let_write", lambda *_: None)
+            patched.setattr(same_failover, "_give_back", lambda *_: None)
             fail_back(config)
         with pytest.raises(ConfigError, match=f"{name}-0 has the offsets 1 to 1"):
             fail_back(config)

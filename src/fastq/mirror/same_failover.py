@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 
@@ -37,6 +37,7 @@ logger = logging.getLogger("fastq.mirror")
 TRIES = 50
 PAUSE_S = 0.2
 FENCE_S = 0.5
+ABORTING = ("PrepareAbort", "PrepareEpochFence")
 PARTITIONS_AT_ONCE, BATCH_BYTES = 1000, 64 * 1024
 """How many last batches are asked for at once, and of each partition how much, but for the first."""
 
@@ -51,21 +52,29 @@ class Topic(NamedTuple):
 
 def mirrored_topics(admin: Admin, alias: str) -> dict[str, Topic]:
     """The topics of a cluster that are mirrored from `alias`."""
-    resources = [ConfigResource.topic(name) for name in admin.list_topics()]
-    sources: dict[str, str] = {}
-    for resource, answer in (admin.describe_configs(resources) if resources else {}).items():
-        if isinstance(answer.error, UnknownTopicOrPartition):
-            continue
-        entry = answer.result().get(MIRROR_SOURCE)
-        value = (entry.value if entry is not None else None) or ""
-        if value.split("/")[0] == alias:
-            sources[resource.name] = value
+    sources = {name: value for name, value in _sources(admin, admin.list_topics()).items() if _alias(value) == alias}
     found = admin.describe_topics(list(sources)) if sources else {}
     return {
         name: Topic(answer.result().topic_id, len(answer.result().partitions), sources[name])
         for name, answer in found.items()
         if not isinstance(answer.error, UnknownTopicOrPartition)
     }
+
+
+def _sources(admin: Admin, topics: Iterable[str]) -> dict[str, str]:
+    """What `mirror.source` of topics says, as far as they are there."""
+    resources = [ConfigResource.topic(name) for name in topics]
+    found: dict[str, str] = {}
+    for resource, answer in (admin.describe_configs(resources) if resources else {}).items():
+        if isinstance(answer.error, UnknownTopicOrPartition):
+            continue
+        entry = answer.result().get(MIRROR_SOURCE)
+        found[resource.name] = (entry.value if entry is not None else None) or ""
+    return found
+
+
+def _alias(source: str) -> str:
+    return source.split("/")[0]
 
 
 def end_topics(config: MirrorConfig, lanes: int, admin: Admin) -> None:
@@ -160,8 +169,14 @@ def follow_back(
     topics = sorted({tp.topic for tp in ends})
     there, here = _described(target, topics), _described(source, topics)
     values = {name: source_value(alias, cluster, there[name].topic_id.hex()) for name in topics if name in there}
-    already = {name for name, topic in mirrored_topics(source, alias).items() if values.get(name) == topic.source}
-    wanted = [name for name in topics if name in there and name in here and not (prepared and name in already)]
+    before = _sources(source, here)
+    wanted = [name for name in topics if name in values and name in here]
+    if prepared:
+        wanted = [name for name in wanted if before.get(name) != values[name]]
+    # What it says of a third cluster is given back; what an earlier fail-back has left is not.
+    thirds = {name: value for name, value in before.items() if value and _alias(value) != alias}
+    given_back = {name: thirds.get(name) for name in wanted}
+    fenced: set[str] = set()
     try:
         for name in wanted:  # read-only first: what is looked at then stays
             source.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: values[name]})
@@ -169,15 +184,15 @@ def follow_back(
         # One that the mirror has never seen has nothing that was copied; one that is there alone is made here.
         refused = _differences(config, {tp: ends.get(tp, 0) for tp in own}, here, there, values)
         if not refused:
-            refused = _fence_open(source, own)
+            refused = _fence_open(source, own, fenced)
         if not refused:
             _let_go_one_way(config, source)
             seed()
     except BaseException:
-        _let_write(source, wanted)
+        _give_back(source, given_back, fenced)
         raise
     if refused:
-        _let_write(source, wanted)  # none of them is followed: who gives it up goes on with all
+        _give_back(source, given_back, fenced)  # none of them is followed: who gives it up goes on with all
         names = sorted({tp.topic for tp in refused})
         raise ConfigError(
             f"{config.source.alias} cannot go on with the same offsets: " + "; ".join(refused.values()),
@@ -207,19 +222,26 @@ def where_begun(
     return {tp: Epochs(there[tp.topic].topic_id.hex(), begin=begins.get(tp, 0)) for tp in own}
 
 
-def _fence_open(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
+def _fence_open(admin: Admin, partitions: Sequence[TopicPartition], fenced: set[str]) -> dict[TopicPartition, str]:
     """Fence the producers that have a transaction open in these partitions, which nobody but a mirror writes now; why some cannot be the
-    mirror's, in words: a transaction is committed there that the target has aborted. Raises what keeps a coordinator from answering."""
+    mirror's, in words: a transaction is committed there that the target has aborted. Raises what keeps a coordinator from answering.
+
+    `fenced` gets the topics whose transactions wait for their abort by that, or may: from then on a look that fails is tried again."""
     error: FastqError | None = None
     for attempt in range(TRIES):
         if attempt:
             time.sleep(PAUSE_S)
-        opened: dict[int, list[TopicPartition]] = {}
-        for tp, answer in (admin.describe_producers(partitions) if partitions else {}).items():
-            for producer in answer.result():
-                if producer.transaction_start_offset is not None:
-                    opened.setdefault(producer.producer_id, []).append(tp)
-        listed = admin.list_transactions(producer_ids=list(opened)) if opened else {}
+        try:
+            opened = _open_in(admin, partitions)
+            listed = admin.list_transactions(producer_ids=list(opened)) if opened else {}
+        except FastqError as failure:
+            if not fenced:
+                raise
+            error = failure
+            continue
+        aborting = [listing.producer_id for listing in listed.values() if listing.state in ABORTING]
+        fenced.clear()
+        fenced.update(tp.topic for id_ in aborting for tp in opened[id_])
         committed = {
             tp: f"a transaction of {id_!r} is being committed in {tp}, which was aborted at the fail-over"
             for id_, listing in listed.items()
@@ -233,6 +255,7 @@ def _fence_open(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[Topi
             return {}
         for id_ in going_on:
             logger.warning("the transaction of %r was aborted at the fail-over; its producer is fenced", id_)
+            fenced.update(tp.topic for tp in opened[listed[id_].producer_id])
         try:  # Its new epoch counts at once; the answer would wait until the mirror has brought the end.
             admin.fence_producers(going_on, timeout=FENCE_S)
         except FastqError as failure:
@@ -241,10 +264,27 @@ def _fence_open(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[Topi
     raise error
 
 
-def _let_write(admin: Admin, topics: Iterable[str]) -> None:
-    """Take a mirror back from topics."""
-    for name in topics:
-        admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: None})
+def _open_in(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    """Ids of the producers that have a transaction open in some partitions, and in which."""
+    opened: dict[int, list[TopicPartition]] = {}
+    for tp, answer in (admin.describe_producers(partitions) if partitions else {}).items():
+        for producer in answer.result():
+            if producer.transaction_start_offset is not None:
+                opened.setdefault(producer.producer_id, []).append(tp)
+    return opened
+
+
+def _give_back(admin: Admin, sources: Mapping[str, str | None], fenced: Container[str]) -> None:
+    """Take a mirror back from topics; but not from those where a transaction was fenced: its coordinator would write the end of it, which
+    the target never had, and no later fail-back could go on."""
+    for name, source in sources.items():
+        if name in fenced:
+            logger.warning(
+                "%s stays read-only, for a producer that had a transaction open in it is fenced: run fastq mirror fail-back again, or "
+                "fastq configs set --topic %s %s= to write to it, and copy it anew later", name, name, MIRROR_SOURCE,
+            )  # fmt: skip
+        else:
+            admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: source})
 
 
 def _described(admin: Admin, topics: Iterable[str]) -> dict[str, Topic]:
