@@ -2,7 +2,7 @@
 
 Rules: a value is what fastavro takes and gives: dicts, lists, numbers, text, bytes, datetimes and decimals for logical types.
 A reader's schema resolves older and newer writers' schemas (Avro's schema resolution). fastavro's compiled reader goes down the C stack
-with a value, and its process ends where that does: what may be deep is read by its Python twin, which raises RecursionError.
+with a value, and its process ends where that does: what may be deep is read by its Python twin, which raises RecursionError, or refused.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ except ImportError as error:  # the extra is not installed
     raise missing("fastavro", error) from error
 
 
-DEEP_BYTES = 200
-"""A value of so many bytes is at most so deep, which is within the stack of any thread."""
+LEVELS_MAX = 400
+"""How deep the compiled reader goes, which is within the stack of any thread."""
 
 
 LONG_BYTES_MAX = 10
@@ -76,6 +76,7 @@ class Writer(NamedTuple):
     schema: Any
     named: dict[str, Any]
     is_recursive: bool
+    levels: int
 
 
 def _parse(registry: SchemaRegistryClient, schema: Schema, named: dict[str, Any] | None = None) -> Any:
@@ -188,7 +189,7 @@ class AvroDeserializer(SchemaDeserializer[Writer]):
         writer = self._writer(schema_id)
         if self._reader is None and self._given is not None:
             self._reader = _parse(self.registry, self._given)
-        is_deep = writer.is_recursive and len(payload) > DEEP_BYTES
+        is_deep = writer.is_recursive and len(payload) * writer.levels > LEVELS_MAX
         read = _read_deep if is_deep else fastavro.schemaless_reader
         value = read(io.BytesIO(payload), writer.schema, self._reader)
         return convert(self._from_dict, value)
@@ -201,4 +202,9 @@ class AvroDeserializer(SchemaDeserializer[Writer]):
                 "a type of the Avro schema is in each of its own values, which have no end",
                 hint="Have it in a union with null, or in an array",
             )
-        return Writer(parsed, named, avro_bounds.is_recursive(named))
+        levels = avro_bounds.levels(parsed, named)
+        if levels > LEVELS_MAX:
+            raise DeserializationError(
+                f"types of the Avro schema are within one another on {levels} levels; the most is {LEVELS_MAX}"
+            )
+        return Writer(parsed, named, avro_bounds.is_recursive(named), levels)

@@ -34,6 +34,27 @@ def is_recursive(named: Mapping[str, Any], *, always: bool = False) -> bool:
     return any(visit(name, frozenset()) for name in named)
 
 
+def levels(schema: Any, named: Mapping[str, Any]) -> int:
+    """How many levels of records, unions, arrays and maps a value has, as long as no type is within itself."""
+    known: dict[str, int] = {}
+
+    def of(one: Any) -> int:
+        name = _name(one, named)
+        if name is None:
+            return of_parts(one)
+        if name not in known:
+            known[name] = 0  # where it is in itself
+            known[name] = of_parts(named[name])
+        return known[name]
+
+    def of_parts(one: Any) -> int:
+        parts = _parts(one)
+        return 1 + max(map(of, parts)) if parts else 0
+
+    # In the order in which they are told: each builds on earlier ones, so that no chain of them is gone down at once.
+    return max(map(of, [*named, schema]), default=0)
+
+
 def why_endless(schema: Any, named: Mapping[str, Any]) -> str:
     """Why its values may be larger than their bytes by any factor; "" where they are not."""
     known: dict[str, int] = {}

@@ -321,6 +321,11 @@ for _place in range(1, 40):
         "name": f"T{_place}",
         "fields": [{"name": "one", "type": TOWER}, {"name": "two", "type": f"T{_place - 1}"}],
     }
+ROUND: Any = ["null", "R0"]
+for _place in reversed(range(120)):
+    ROUND = {"type": "record", "name": f"R{_place}", "fields": [{"name": "a", "type": ROUND}]}
+ROW: Any = [{"type": "record", "name": "R0", "fields": [{"name": "number", "type": "int"}]}]
+ROW += [{"type": "record", "name": f"R{n}", "fields": [{"name": "a", "type": f"R{n - 1}"}]} for n in range(1, 15_000)]
 
 
 @pytest.mark.parametrize(
@@ -331,10 +336,12 @@ for _place in range(1, 40):
         ("AVRO", TOWER, b"", "more than 100 values that take no bytes"),
         ("AVRO", DECIMAL, bytes([0x80, 0x89, 0x7A]) + b"\x7f" * 1_000_000, "schema 1"),
         ("AVRO", TREE, b"\2" * 100_000 + b"\0", "recursion"),
+        ("AVRO", ROUND, b"\2" * 199 + b"\0", "recursion"),
+        ("AVRO", ROW, b"\xae\xea\1\2", "within one another on 15001 levels"),
         ("AVRO", TREE, b"\xff" * 3_000_000, "a number of the Avro value has more than 10 bytes"),
         ("AVRO", {**TREE, "fields": [{"name": "a", "type": "A"}]}, b"", "in each of its own values"),
     ],
-    ids=["pattern", "nulls", "tower", "digits", "deep", "long", "endless"],
+    ids=["pattern", "nulls", "tower", "digits", "deep", "round", "row", "long", "endless"],
 )
 def test_what_anybody_registers_does_not_hold_the_console_up(
     liar: Liar, kind: str, schema: Any, data: bytes, words: str

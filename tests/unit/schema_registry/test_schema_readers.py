@@ -8,7 +8,7 @@ import pytest
 
 from fastq.errors import DeserializationError, SchemaRegistryError
 from fastq.schema_registry import AvroDeserializer, AvroSerializer, JsonSchemaDeserializer, Schema
-from fastq.schema_registry.avro import DEEP_BYTES
+from fastq.schema_registry.avro import LEVELS_MAX
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "number", "type": "long"}]}
 VALUE = {"number": 42}
@@ -22,7 +22,7 @@ def test_avro_of_a_type_within_itself(client):
     for number in (*range(1_000_000, 1_000_050), -(2**63), 2**63 - 1, 0, -1):
         value = {"number": number, "next": value}
     data = AvroSerializer(client, schema).serialize("lists", value)
-    assert len(data) > DEEP_BYTES
+    assert 2 * len(data) > LEVELS_MAX
     assert AvroDeserializer(client).deserialize("lists", (), data) == value
     newer = {**schema, "fields": [{"name": "word", "type": "string", "default": "none"}, *fields[1:]]}
     found = AvroDeserializer(client, newer).deserialize("lists", (), data)
@@ -33,6 +33,16 @@ def test_avro_of_a_type_within_itself(client):
 
 
 UNKNOWN = '{"type": "record", "name": "A", "fields": [{"name": "a", "type": "B"}]}'
+
+
+def test_avro_of_types_that_build_on_one_another_in_a_long_row(client):
+    """Two bytes ended the process: the compiled reader goes down the stack for each of them."""
+    row = [{"type": "record", "name": "A0", "fields": [{"name": "number", "type": "int"}]}]
+    row += [{"type": "record", "name": f"A{n}", "fields": [{"name": "a", "type": f"A{n - 1}"}]} for n in range(1, 3000)]
+    for schema, levels in ((row, 3001), (row[:500], 501)):
+        data = AvroSerializer(client, schema).serialize(f"rows-{levels}", {"number": 1})
+        with pytest.raises(DeserializationError, match=f"within one another on {levels} levels"):
+            AvroDeserializer(client).deserialize("rows", (), data)
 
 
 @pytest.mark.parametrize(
