@@ -19,6 +19,21 @@ from fastq._native.records import iter_headers
 from fastq.errors import ReplicaNotAvailable
 
 
+def _of_close_entries(path: Path) -> World:
+    """One whose segment begins here and has an entry of its offset index for every batch or two."""
+    world = World(path)
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
+    world.log.roll(START_MS)
+    return world
+
+
+def _with_eight_aborts(path: Path) -> World:
+    world = _of_close_entries(path)
+    for producer in range(10, 18):
+        world.abort(producer)
+    return world
+
+
 def _roll_and_stop(world: World, stop: str | None) -> None:
     """Close the segment, with all of it on disk, and end as `stop` says; None: go on."""
     world.log.roll(START_MS)
@@ -44,11 +59,7 @@ def test_what_a_damaged_batch_said_of_aborted_transactions_is_kept(
     tmp_path: Path, batch: int, field: str, stop: str | None
 ) -> None:
     """The segment has a damaged batch, of the second transaction the first one or the marker, and the file has lost its last entry."""
-    world = World(tmp_path)
-    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
-    world.log.roll(START_MS)
-    for producer in range(10, 18):
-        world.abort(producer)
+    world = _with_eight_aborts(tmp_path)
     segment = world.log.active_segment
     path = Path(segment.path_of(TXN_INDEX_SUFFIX))
     if stop != "not even closed":  # where entries of the offset index wait in memory
@@ -66,11 +77,7 @@ def test_what_a_damaged_batch_said_of_aborted_transactions_is_kept(
 
 def test_an_offset_index_that_is_made_again_comes_before_what_is_behind_damage(tmp_path: Path) -> None:
     """Until then it leads nowhere."""
-    world = World(tmp_path)
-    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
-    world.log.roll(START_MS)
-    for producer in range(10, 18):
-        world.abort(producer)
+    world = _with_eight_aborts(tmp_path)
     segment = world.log.active_segment
     path = Path(segment.path_of(TXN_INDEX_SUFFIX))
     _damage_batch(Path(segment.log.path), 2, "length")
@@ -87,9 +94,7 @@ def test_what_was_begun_in_a_segment_with_a_damaged_batch_is_known_in_the_next(
     tmp_path: Path, which: str, field: str, stop: str | None
 ) -> None:
     """What is open where a segment begins is told by the one before, where no snapshot does."""
-    world = World(tmp_path)
-    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
-    world.log.roll(START_MS)
+    world = _of_close_entries(tmp_path)
     for _ in range(4):
         world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
     damaged = Path(world.log.active_segment.log.path)
@@ -155,9 +160,7 @@ def test_an_epoch_that_rises_behind_damage_tells_that_a_transaction_has_ended(
     tmp_path: Path, rolled: bool, field: str, stop: str | None
 ) -> None:
     """What was committed before a damaged marker is no part of the transaction that was aborted after it."""
-    world = World(tmp_path)
-    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
-    world.log.roll(START_MS)
+    world = _of_close_entries(tmp_path)
     damaged = Path(world.log.active_segment.log.path)
     _transact(world, 5)
     _end(world, 6, commit=True)
@@ -202,9 +205,7 @@ def test_an_epoch_that_rises_behind_damage_tells_the_same_where_the_file_is_whol
     tmp_path: Path, commit: bool, how: str
 ) -> None:
     """What comes behind a damaged marker is added to the file by a recovery, or by the appends after it."""
-    world = World(tmp_path)
-    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
-    world.log.roll(START_MS)
+    world = _of_close_entries(tmp_path)
     damaged = Path(world.log.active_segment.log.path)
     first = _transact(world, 5)
     marker = _end(world, 6, commit=commit)
@@ -337,11 +338,7 @@ def test_a_damaged_file_is_not_believed_of_what_lies_beyond_its_segment(
     tmp_path: Path, rolled: bool, stop: str | None
 ) -> None:
     """It would hide what its producer commits later, and what is aborted could not follow it."""
-    world = World(tmp_path)
-    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
-    world.log.roll(START_MS)
-    for producer in range(10, 18):
-        world.abort(producer)
+    world = _with_eight_aborts(tmp_path)
     segment = world.log.active_segment
     path = Path(segment.path_of(TXN_INDEX_SUFFIX))
     world.log.flush()
