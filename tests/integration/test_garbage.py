@@ -53,6 +53,10 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     return run
 
 
+def _name(thing: object) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
 @contextmanager
 def nothing_is_left(of: str = "") -> Iterator[None]:
     """What is done inside makes no cycles as often as it is done, of types of which package ever, or of one."""
@@ -62,13 +66,15 @@ def nothing_is_left(of: str = "") -> Iterator[None]:
     try:
         yield
         gc.collect()
-        left = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.garbage)
+        left = Counter(_name(each) for each in gc.garbage)
+        many = {name: count for name, count in left.items() if name.startswith(of) and count >= TIMES // 2}
+        shown = [repr(each)[:300] for each in gc.garbage if _name(each) in many][:5]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
         gc.collect()
-    assert not {name: count for name, count in left.items() if name.startswith(of) and count >= TIMES // 2}
+    assert not many, f"{many}, as {shown}"
 
 
 def test_fetches_that_wait_for_records_leave_nothing(run: Run) -> None:
