@@ -10,7 +10,6 @@ A child of a fork has no producers here.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import sys
@@ -95,9 +94,16 @@ def _close_behind_threads() -> None:
                     time.sleep(START_S)
         close_all()
 
-    with contextlib.suppress(RuntimeError):  # no more threads
+    try:
         # Who makes it may be a daemon, also as the main thread of a process that one has made.
         threading.Thread(target=close_behind, name="fastq-at-exit", daemon=False).start()
+    except RuntimeError as error:
+        _closer_place.release()
+        logger.warning(
+            "there is no thread to close producers at exit (%s): what threads that Python waits for leave open is not "
+            "sent; close() it there",
+            error,
+        )
 
 
 def _awaited_threads() -> list[threading.Thread]:

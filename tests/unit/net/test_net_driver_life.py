@@ -343,6 +343,10 @@ def test_asyncio_back_pressure_holds_what_the_transport_does_not_take(broker: Fa
     asyncio.run(main())
 
 
+def no_memory(*_: Any) -> None:
+    raise MemoryError("none left")
+
+
 def test_a_turn_that_the_loop_cannot_take_is_wanted_again(broker: FakeBroker) -> None:
     """It counted as scheduled for good: nothing was sent any more before something else led to a turn."""
 
@@ -350,9 +354,6 @@ def test_a_turn_that_the_loop_cannot_take_is_wanted_again(broker: FakeBroker) ->
         client = AsyncClient(ClientConfig(bootstrap_servers=broker.address))
         await client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
         driver: Any = client.driver
-
-        def no_memory(*_: Any) -> None:
-            raise MemoryError("none left")
 
         loop, driver.loop = driver.loop, types.SimpleNamespace(call_soon=no_memory)
         with pytest.raises(MemoryError):
@@ -372,9 +373,6 @@ def test_a_time_out_for_which_no_timer_can_be_had_has_one_with_the_next_turn(bro
         client = AsyncClient(ClientConfig(bootstrap_servers=broker.address))
         await client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
         driver: Any = client.driver
-
-        def no_memory(*_: Any) -> None:
-            raise MemoryError("none left")
 
         loop, driver.loop = driver.loop, types.SimpleNamespace(call_later=no_memory)
         before, driver._timer_at = driver._timer, driver.core.deadline + 1.0

@@ -275,3 +275,13 @@ def test_a_child_of_a_process_that_ends_goes_on(monkeypatch):
     if pid == 0:
         os._exit(int(lifetime.is_ending()))
     assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_where_no_thread_can_be_had_it_is_said_that_nobody_closes_at_exit(monkeypatch, caplog):
+    def no_thread(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    for _ in range(2):  # the next to ask tries again
+        lifetime._close_behind_threads()
+    assert [record.message[:44] for record in caplog.records] == ["there is no thread to close producers at exi"] * 2
