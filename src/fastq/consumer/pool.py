@@ -89,7 +89,6 @@ class ConsumerPool(PoolBase):
         self.consumer = consumer
         self.handler = handler
         self._changed = threading.Condition()
-        self._closing = False
         self._waiting = False  # the consumer's thread is in a poll that a worker may have to end
 
     def run(self) -> None:
@@ -200,12 +199,12 @@ class ConsumerPool(PoolBase):
     def _work(self) -> None:
         while True:
             with self._changed:
-                task = self._lanes.take()
+                task = self._take()
                 while task is None:
                     if self._closing:
                         return
-                    self._changed.wait(self._lanes.wait_s())
-                    task = self._lanes.take()
+                    self._changed.wait(self._idle_s())
+                    task = self._take()
             self._handle(task)
 
     def _handle(self, task: Task) -> None:
@@ -236,7 +235,7 @@ class ConsumerPool(PoolBase):
 
     def _failed(self, task: Task, error: Exception) -> None:
         retry, record = self.retry, task.record
-        pause = None if self._closing else retry.pause_s(error, task.attempts, self._random)
+        pause = retry.pause_s(error, task.attempts, self._random)
         if pause is not None:
             with self._changed:
                 self._lanes.again(task, pause)
@@ -309,7 +308,6 @@ class AsyncConsumerPool(PoolBase):
         self.handler = handler
         self._idle: set[asyncio.Future[None]] = set()  # workers that wait for a record
         self._progressed = asyncio.Event()
-        self._closing = False  # `run` ends its workers
         self._waiting = False
 
     async def run(self) -> None:
@@ -410,12 +408,12 @@ class AsyncConsumerPool(PoolBase):
 
     async def _work(self) -> None:
         while True:
-            task = self._lanes.take()
+            task = self._take()
             if task is None:
                 waiter = asyncio.get_running_loop().create_future()
                 self._idle.add(waiter)
                 try:
-                    await asyncio.wait([waiter], timeout=self._lanes.wait_s())
+                    await asyncio.wait([waiter], timeout=self._idle_s())
                 finally:
                     self._idle.discard(waiter)
                 continue

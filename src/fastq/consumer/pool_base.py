@@ -114,6 +114,7 @@ class PoolBase:
         self._random = random.Random()
         self._held: set[TopicPartition] = set()
         self._stopping = False
+        self._closing = False  # `run` ends its workers
         self._failure: BaseException | None = None
         self._commit_at = 0.0
         self._hooks = consumer._hooks
@@ -156,6 +157,19 @@ class PoolBase:
         if not self.commits or not self._lanes.progress:
             return POLL_S
         return max(0.01, min(POLL_S, self._commit_at - now))
+
+    @property
+    def _begins(self) -> bool:
+        """Whether workers may begin with a record: not once one has failed for good, however long it takes until `run` hears of it."""
+        return self._failure is None and not self._closing
+
+    def _take(self) -> Task | None:
+        """A record for a worker to begin with, or None."""
+        return self._lanes.take() if self._begins else None
+
+    def _idle_s(self) -> float | None:
+        """How long a worker that got none waits, unless it is woken; None: until it is."""
+        return self._lanes.wait_s() if self._begins else None
 
     def _unfinished(self, gone: set[TopicPartition]) -> bool:
         """Whether partitions that are to be given up have records that are worth waiting for. After a failure nothing is begun any more."""
