@@ -115,6 +115,21 @@ def test_an_interrupt_while_producing(topic: str) -> None:
     assert "records" in err or err == ""
 
 
+def test_what_an_interrupt_leaves_undelivered_is_no_line_twice() -> None:
+    with Broker(in_memory=True) as broker:
+        broker.fail("Produce", error="KAFKA_STORAGE_ERROR", times=None)
+        with started("produce", "t", "--bootstrap", broker.bootstrap_servers) as process:
+            assert process.stdin is not None and process.stderr is not None
+            process.stdin.write(b"line\n")
+            process.stdin.flush()
+            told = [process.stderr.readline().decode()]  # once it is on its way
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 143
+            told += process.stderr.read().decode().splitlines()
+    assert "cannot be written to" in told[0] and "0 of 1 record was acknowledged" in told[-1]
+    assert len(set(told)) == len(told)
+
+
 def test_an_interrupt_without_a_broker() -> None:
     with started("topics", "list", "--bootstrap", "127.0.0.1:1", "--connect-timeout", "60") as process:
         assert process.stderr is not None

@@ -96,7 +96,7 @@ def undelivered_untold() -> Iterator[None]:
     logger = logging.getLogger("fastq.producer")
 
     def tells_more(record: logging.LogRecord) -> bool:
-        return "not delivered" not in str(record.msg)
+        return "not delivered" not in record.getMessage()
 
     logger.addFilter(tells_more)
     try:
