@@ -422,7 +422,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
     def committed(
         self, partitions: Iterable[Partition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed for partitions; None where nothing is."""
+        """What the group has committed for partitions; None where nothing is (timeout None: default_api_timeout_ms)."""
         return self._call(self._ask_committed(partitions, timeout))
 
     def _rebalance(self) -> bool:
@@ -487,19 +487,19 @@ class Consumer(ConsumerCalls, Generic[K, V]):
     def beginning_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
+        """The first offset of each partition (timeout None: default_api_timeout_ms)."""
         return self._call(self._ask_ends(partitions, EARLIEST_TIMESTAMP, timeout))
 
     def end_offsets(self, partitions: Iterable[Partition], timeout: float | None = None) -> dict[TopicPartition, int]:
         """The offset after the last record of each partition: the high watermark, or what is decided of transactions under
-        read_committed."""
+        read_committed (timeout None: default_api_timeout_ms)."""
         return self._call(self._ask_ends(partitions, LATEST_TIMESTAMP, timeout))
 
     def offsets_for_times(
         self, timestamps: Mapping[Partition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time (milliseconds since 1970) in each partition; None where there is none. Raises
-        ValueError for a negative time."""
+        ValueError for a negative time (timeout None: default_api_timeout_ms)."""
         return self._call(self._ask_times(timestamps, timeout))
 
     # -- the end

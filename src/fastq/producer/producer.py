@@ -170,7 +170,8 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
 
     @holding
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything that is queued now, wait until the brokers have answered and callbacks have run, at most `timeout` seconds.
+        """Send everything that is queued now, wait until the brokers have answered and callbacks have run, at most `timeout` seconds
+        (None: until delivery_timeout_ms has decided).
 
         A record that fails does not make flush fail: its delivery does. Raises WaitTimeout; nothing is lost by it. Called by a callback,
         it does not wait for callbacks, and raises ClientClosed where that holds a close up which is cut short.
