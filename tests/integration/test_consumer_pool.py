@@ -218,48 +218,6 @@ def test_a_failure_ends_the_pool_and_is_not_committed(broker: Broker, topic: str
         assert place is None or place.offset == 20
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_nothing_is_begun_after_a_failure(broker: Broker, topic: str, asynchronous: bool) -> None:
-    """However long it takes until `run` hears of it: here the handlers leave the event loop, or the lock, to nobody."""
-    begun: list[int] = []
-
-    def fail(record: Any) -> None:
-        begun.append(record.offset)
-        raise RuntimeError("all are bad")
-
-    async def fail_later(record: Any) -> None:
-        fail(record)
-
-    async def main() -> None:
-        async with AsyncConsumer(topic, **options(broker, topic)) as consumer:
-            await AsyncConsumerPool(consumer, fail_later, workers=2, order="none").run()
-
-    with pytest.raises(RecordFailed):
-        if asynchronous:
-            asyncio.run(main())
-        else:
-            with Consumer(topic, **options(broker, topic)) as consumer:
-                ConsumerPool(consumer, fail, workers=2, order="none").run()
-    assert 1 <= len(begun) <= 2
-
-
-def test_a_record_that_fails_while_the_pool_ends_keeps_its_other_attempts(broker: Broker, topic: str) -> None:
-    """It is read again, and not skipped or set aside for what was only its first attempt."""
-    pool: ConsumerPool
-
-    def fail_late(record: Any) -> None:
-        pool.stop()
-        time.sleep(0.2)  # beyond drain_timeout
-        raise RuntimeError("the first time only")
-
-    with Consumer(topic, **options(broker, topic)) as consumer:
-        retry = RetryPolicy(attempts=3, backoff_ms=1, skip=True)
-        pool = ConsumerPool(consumer, fail_late, workers=1, order="none", retry=retry, drain_timeout=0.5)
-        pool.run()
-        assert (pool.finished, pool.failed) == (0, 0)
-    assert committed(broker, topic) == 0
-
-
 def test_what_a_handler_awaits_and_what_is_cancelled_is_a_failure_of_its_record(broker: Broker, topic: str) -> None:
     """Workers do not end by it: there are more of such records than workers. Where no task says whether it is cancelled itself, in Python
     3.10, the pool ends instead."""
