@@ -24,13 +24,14 @@ def errors() -> Iterator[str]:
             again = " Trying again may help." if cls.retriable else ""
             yield from ("", f"### {cls.__name__}", "", doc(cls), "", f"**What to do:** {cell(cls.cure)}{again}")
     yield from ("", "## Codes of Kafka", "")
-    yield "A broker's code is raised as a subclass of `KafkaError` that is named after it: code 3 as `UnknownTopicOrPartition`."
+    yield "A broker's code is raised as the exception beside it, which is a `KafkaError`."
     yield "Where the same request may succeed later, the clients send it again by themselves until their time is over."
     yield ""
     rows = []
     for code in module.ErrorCode:
         again = "after fresh metadata" if code.refresh_metadata else "yes" if code.retriable else ""
-        rows.append((f"`{code.name}`", cell(code.meaning), cell(code.cure), str(int(code)), again))
+        raised = f" `{type(module.error_for_code(code)).__name__}`" if code else ""
+        rows.append((f"`{code.name}`{raised}", cell(code.meaning), cell(code.cure), str(int(code)), again))
     yield from table(("name", "cause", "what to do", "code", "sent again"), rows)
 
 

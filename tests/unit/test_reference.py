@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import is_typeddict
@@ -9,6 +10,7 @@ from typing import is_typeddict
 import pytest
 
 import fastq
+import fastq.errors
 import fastq.metrics
 
 PAGES = "\n".join(
@@ -19,6 +21,24 @@ PAGES = "\n".join(
 @pytest.mark.parametrize("name", [name for name in fastq.__all__ if not name.startswith("__")])
 def test_a_name_of_the_package_has_an_entry_in_the_reference(name: str) -> None:
     assert re.search(rf"^###? {name}$", PAGES, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "package", ["producer", "consumer", "admin", "schema_registry", "testing", "observability", "mirror", "spark"]
+)
+def test_a_name_of_a_package_below_has_an_entry_in_the_reference(package: str) -> None:
+    names = importlib.import_module(f"fastq.{package}").__all__
+    assert [name for name in names if not re.search(rf"^###? {name}$|`{name}`", PAGES, re.MULTILINE)] == []
+
+
+def test_an_error_is_found_by_the_name_that_it_is_raised_with() -> None:
+    names = [
+        name
+        for name, thing in vars(fastq.errors).items()
+        if isinstance(thing, type) and issubclass(thing, fastq.errors.FastqError) and not name.startswith("_")
+    ]
+    assert len(names) > 150
+    assert [name for name in names if not re.search(rf"^### {name}$|`{name}`", PAGES, re.MULTILINE)] == []
 
 
 @pytest.mark.parametrize("cls", [thing for thing in vars(fastq.metrics).values() if is_typeddict(thing)])
