@@ -141,7 +141,7 @@ class RetryPolicy:
             str(record.offset),
             str(record.timestamp_ms),
             f"{type(error).__module__}.{type(error).__qualname__}",
-            str(error)[:ERROR_MESSAGE_CHARACTERS_MAX],
+            str(_without_hint(error))[:ERROR_MESSAGE_CHARACTERS_MAX],
             str(attempts),
         )
         # Of a record that fails in the dead-letter topic itself, the first origin is the one worth knowing.
@@ -167,7 +167,7 @@ class RetryPolicy:
             partition=record.partition,
             offset=record.offset,
             attempts=attempts,
-            cause=error,
+            cause=_without_hint(error),
             hint="It is not committed and will be read again; mend its handler, or give a RetryPolicy with a dead_letter_topic",
         )
         failure.__cause__ = error
@@ -252,6 +252,11 @@ class RetryPolicy:
             set_aside_log.say(record, letter, error, attempts)
         elif (failure := self.failed(record, error, attempts)) is not None:
             raise failure
+
+
+def _without_hint(error: BaseException) -> BaseException:
+    """What is said of an error: what it tells who polls, that the next call goes on, is not so for who handles the record."""
+    return error.with_context(hint=None) if isinstance(error, DeserializationError) else error
 
 
 def check_producer(policy: RetryPolicy, producer: Any, *, asynchronous: bool) -> None:

@@ -301,6 +301,15 @@ def test_what_cannot_be_read_is_set_aside_as_its_bytes() -> None:
         RetryPolicy().set_aside(RECORD, UNREADABLE)
 
 
+def test_what_cannot_be_read_is_told_without_what_is_for_who_polls() -> None:
+    error = DeserializationError("not JSON", raw=RECORD, hint="The next call goes on after it")
+    letter = RetryPolicy(dead_letter_topic="dead").dead_letter(RECORD, error, 1)
+    assert letter is not None and dict(letter.headers)["dead-letter.error-message"] == b"not JSON"
+    with pytest.raises(RecordFailed, match=r"not JSON\. It is not committed and will be read again") as caught:
+        RetryPolicy().set_aside(RECORD, error)
+    assert caught.value.__cause__ is error
+
+
 def json_of(value: Any) -> Any:
     """What the serializer of a dead-letter producer makes of a value."""
     return serialize(json_serializer, "orders-dead", value, "value")
