@@ -431,7 +431,7 @@ cdef class Sent:
         raise StopIteration(self.delivery)
 
     def throw(self, kind, value=None, traceback=None):
-        raise kind if value is None else value
+        raise StopIteration(self.delivery)  # a task cancelled before its first step has sent all the same, and tells so
 
     def close(self):
         pass
@@ -488,8 +488,8 @@ cdef class AsyncProducerCore(ProducerCore):
         """Queue one record: `delivery = await producer.send(...)` waits only for room or for a topic's metadata.
 
         A record's place is taken by the call, in the order of the calls, and it is sent whether or not what the call answers is
-        awaited; a record that is refused then is told in the log. Cancelling the await takes the record back, unless the await
-        had ended; awaiting the delivery waits for the broker. Arguments and errors are those of Producer.send.
+        awaited; a record that is refused then is told in the log. Cancelling the await takes the record back, unless it is in: then
+        the await ends with the delivery. Awaiting the delivery waits for the broker. Arguments and errors are those of Producer.send.
         """
         cdef TopicState state
         cdef AsyncDelivery delivery

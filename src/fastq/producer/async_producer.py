@@ -4,7 +4,7 @@ Rules
 - Everything happens in the thread of one event loop. A record's place is taken when `send` is called: it is in the buffer then, or waits
   for its turn in waiting_sends.py. So records of a partition are in the order of the calls, awaited or not.
 - The sender takes its turn after each turn of the driver, and when a timer says so.
-- A cancelled `await producer.send(...)` has not sent; a cancelled `await delivery` changes nothing for the record.
+- An `await producer.send(...)` that ends as cancelled has not sent; a cancelled `await delivery` changes nothing for the record.
 - The calls that wait are those of calls.py; `_run` awaits for them.
 - Another event loop than the first one is refused: at the first batch that it begins at the latest, and at once when the first
   one was ended as asyncio.run does.

@@ -5,7 +5,8 @@ Rules
 - A record goes in when what is before it is in, and what it waits for is there: metadata, room, its serializer's schema, or only a turn
   of the loop, which once per full batch others are given. Whether it is awaited makes no difference to that.
 - Of an awaited send, the task that awaits it appends, in its own step: so one that is cancelled before has not sent. Cancelling it, or the
-  last of several, gives the place up.
+  last of several, gives the place up; so does a task of its own that is cancelled before its first step, unless the record is in by
+  then: that one ends with the delivery.
 - A send that nobody awaits and that fails is told in the log as any record that was not delivered; in a transaction it is the
   transaction that fails, as by a record that the broker refuses. A record is of the transaction that it was sent in, and of no later one.
 Thread rule: the loop's thread.
@@ -133,7 +134,12 @@ class WaitingSend:
         value: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> Any:
-        if self._steps is None:
+        if self._steps is None:  # before its first step, which what is thrown here would never come to
+            parts = self.places.producer._parts
+            if self.delivery is not None and not parts.accumulator.slow & SYNC:
+                raise StopIteration(self.delivery)
+            if not self.waiters:
+                self.places.withdraw(self)
             self._steps = self.__await__()
         error = kind if isinstance(kind, BaseException) else value if isinstance(value, BaseException) else kind()
         return self._steps.throw(error)

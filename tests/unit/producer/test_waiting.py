@@ -190,6 +190,26 @@ def test_a_cancelled_send_that_waits_gives_its_place_up(shared_broker, topic):
     assert len(accepted) < 300
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["before the metadata", "after it"])
+def test_a_send_that_is_cancelled_before_its_first_step_is_told_what_became_of_it(shared_broker, topic, known):
+    """Its record is in by then, and it ends with the delivery, or it is not, and is taken back. So also with a time-out of 0."""
+
+    async def main(producer):
+        if known:
+            await (await producer.send(topic, b"first"))
+        task = asyncio.create_task(producer.send(topic, b"task"))
+        task.cancel()
+        timed = asyncio.wait_for(producer.send(topic, b"timed"), 0)
+        return await asyncio.gather(task, timed, return_exceptions=True)
+
+    found = run(main, shared_broker)
+    if known:
+        assert [answer.result().offset for answer in found] == [1, 2]
+    else:
+        assert [type(answer) for answer in found] == [asyncio.CancelledError, asyncio.TimeoutError]
+    assert Log(shared_broker, topic).values() == ([b"first", b"task", b"timed"] if known else [])
+
+
 def test_a_second_event_loop_is_refused_at_once(shared_broker, topic):
     """Also with a batch of the first loop still open, which would swallow what is sent in the second one."""
     producer = AsyncProducer(
