@@ -25,6 +25,8 @@ NATIVE = "tests/unit/native"
 TABLES = "tests/unit/consumer/test_tables.py"
 ELSEWHERE = ["tests/unit/net/test_net_exchange.py", "tests/unit/log/test_log_durability.py"]
 """What is native and tested among what uses it: exchange.h, the jobs of flusher.h and turn.pyx; in TABLES batch_stream.pyx."""
+MARKS = {"address": "not soak"}
+"""Of runs with other tests than those that are quick: tables of pyarrow in any layout are slow ones, and take seconds under this one."""
 # Leaks: Python keeps what it makes once until the end, and so do the libraries beside us. alloc_dealloc_mismatch: pyarrow's allocators.
 ADDRESS = "detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1:halt_on_error=1:strict_string_checks=1"
 UNDEFINED = "print_stacktrace=1:halt_on_error=1"
@@ -164,7 +166,7 @@ def run(name: str, extensions: Path, paths: list[str]) -> int:
         "-p",
         "no:faulthandler",
         "-m",
-        "not slow and not soak",
+        MARKS.get(name, "not slow and not soak"),
         "-o",
         "timeout=900",
         *paths,
