@@ -12,6 +12,8 @@ Rules, after Kafka's TransactionManager:
 - The first batch of a partition and epoch goes alone: a broker that does not know the producer takes any sequence for the
   first one, so a second batch that overtook a failed first one would be accepted, and the first never again.
 - A partition takes a new epoch up only when nothing of it is in flight or waiting with a sequence.
+- A topic that is made anew knows nothing of this producer: any sequence would be taken for the first one there. So what has no fate,
+  which was sent to the topic before by its id, begins anew at sequence 0 of a new epoch.
 - Within transactions the coordinator alone raises the epoch: a gap ends the transaction, and the abort mends it.
 """
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from fastq._native.producer_batch import Batch, PartitionState, advance_sequence
+from fastq._native.producer_batch import Batch, PartitionState, TopicState, advance_sequence
 from fastq.errors import ErrorCode
 
 EPOCH_MAX = 2**15 - 1
@@ -48,6 +50,11 @@ class ProducerIdentity:
         self.producer_id = -1
         self.epoch = -1
         self.epoch_bumps = 0
+        self.by_name = (
+            False  # whether batches were sent to topics by their names, so that it is not sure to which of that name
+        )
+        self._topic_ids: dict[str, set[bytes]] = {}  # all that topics have had which were made anew
+        self._anew: set[PartitionState] = set()  # of such topics: what is in doubt may be in the log of before
         self._unsettled: dict[PartitionState, None] = {}
         self._windows: dict[
             PartitionState, deque[Batch]
@@ -153,6 +160,21 @@ class ProducerIdentity:
         else:
             self._note_gap(batch)
 
+    def made_anew(self, topic: TopicState, topic_id: bytes) -> None:
+        """The topic has another id by now, which its state is about to get."""
+        seen = self._topic_ids.setdefault(topic.name, {topic.topic_id})
+        if self.by_name or topic_id in seen:  # an answer of a broker that lags behind, and the one after it
+            return
+        seen.add(topic_id)
+        for partition in topic.partitions:
+            numbered = [batch for batch in (*partition.in_flight, *partition.queue) if batch.base_sequence >= 0]
+            for batch in numbered:
+                self._note_gap(batch)
+            if numbered:
+                self._anew.add(partition)
+            else:
+                partition.producer_epoch = -1  # the next one is the first
+
     def _note_gap(self, batch: Batch) -> None:
         partition = batch.partition
         if not self._is_current_of(batch):
@@ -194,10 +216,14 @@ class ProducerIdentity:
         del self._unsettled[partition]
         partition.unresolved, partition.gap_sequence = False, -1
         self._start_at_zero(partition)
+        anew = partition in self._anew
+        self._anew.discard(partition)
         for batch in partition.queue:
             if batch.base_sequence < 0:
                 break
+            in_doubt = batch.in_doubt
             batch.renumber(self.producer_id, self.epoch, partition.next_sequence)
+            batch.in_doubt = in_doubt and anew
             partition.next_sequence = advance_sequence(partition.next_sequence, len(batch))
 
 
@@ -232,6 +258,9 @@ class TransactionalIdentity(ProducerIdentity):
     def failed(self, batch: Batch, *, maybe_written: bool) -> None:
         if batch.base_sequence >= 0:
             self.gap = True
+
+    def made_anew(self, topic: TopicState, topic_id: bytes) -> None:
+        """Brokers of transaction version 2 see to it: they take no other first sequence than 0."""
 
     def step(self) -> None:
         """Nothing is resolved here: see `gap`."""

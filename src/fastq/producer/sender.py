@@ -156,6 +156,7 @@ class Sender:
             return
         if topic.topic_id != known.topic_id and ZERO_UUID not in (topic.topic_id, known.topic_id):
             self._made_anew(topic)
+            self.identity.made_anew(topic, known.topic_id)
         topic.topic_id = known.topic_id
         for partition in topic.gone:
             partition.leader_id = -1
@@ -376,18 +377,13 @@ class Sender:
         except FastqError as error:
             self._failed(batches, error)
             return
-        acks = self.settings.acks
-        timeout_ms = int(self.settings.request_timeout_s * 1000)
-        request = EncodedRequest(
-            API_KEY,
-            version,
-            encode_produce(version, acks, timeout_ms, batches, transactional_id),
-            partial(decode_produce, version=version),
-            acks != 0,
-        )
+        acks, timeout_ms = self.settings.acks, int(self.settings.request_timeout_s * 1000)
+        body = encode_produce(version, acks, timeout_ms, batches, transactional_id)
+        request = EncodedRequest(API_KEY, version, body, partial(decode_produce, version=version), acks != 0)
         self.requests_total += 1
         # By what the answer will name them: until then the topic may have been made anew, under another id.
         named = version < TOPIC_ID_VERSION
+        self.identity.by_name |= named
         places = [
             ((b.partition.topic.name if named else b.partition.topic.topic_id), b.partition.index) for b in batches
         ]

@@ -96,6 +96,7 @@ class Cluster:
         self.logs = {index: FakePartition() for index in range(partitions)}
         self.leaders = {index: index % NODES for index in self.logs}
         self.epochs = dict.fromkeys(self.logs, 0)
+        self.topic_id, self.past = TOPIC_ID, []  # logs that the topic had before it was made anew
         config = ClientConfig.from_mapping(
             {"bootstrap_servers": "10.0.0.0:9092", "request_timeout_ms": 1000, "reconnect_backoff_ms": 5,
              "reconnect_backoff_max_ms": 50, "retry_backoff_ms": 5, "retry_backoff_max_ms": 50}
@@ -188,14 +189,14 @@ class Cluster:
                 for node in range(NODES)
             ],
             controller_id=0,
-            topics=[MetadataResponse.MetadataResponseTopic(name="t", topic_id=TOPIC_ID, partitions=partitions)],
+            topics=[MetadataResponse.MetadataResponseTopic(name="t", topic_id=self.topic_id, partitions=partitions)],
         )
 
     def produce(self, node, request):
         answers = []
         for topic in request.topic_data:
             for part in topic.partition_data:
-                error, offset = self.append(node, part)
+                error, offset = self.append(node, topic.topic_id, part)
                 answers.append(
                     ProduceResponse.PartitionProduceResponse(
                         index=part.index,
@@ -206,10 +207,12 @@ class Cluster:
                     )
                 )
         return ProduceResponse(
-            responses=[ProduceResponse.TopicProduceResponse(topic_id=TOPIC_ID, partition_responses=answers)]
+            responses=[ProduceResponse.TopicProduceResponse(topic_id=topic.topic_id, partition_responses=answers)]
         )
 
-    def append(self, node, part):
+    def append(self, node, topic_id, part):
+        if topic_id != self.topic_id:
+            return 100, -1
         if self.leaders[part.index] != node:
             return 6, -1
         if self.random.random() < self.trouble / 2:
@@ -218,6 +221,14 @@ class Cluster:
         if not error and self.random.random() < self.after_append:
             return self.random.choice([7, 20]), -1
         return error, offset
+
+    def make_anew(self, partitions):
+        """Delete the topic and make it again, with so many partitions; the client does not know yet."""
+        self.past.append(self.logs)
+        self.topic_id = self.random.randbytes(16)
+        self.logs = {index: FakePartition() for index in range(partitions)}
+        self.leaders = {index: self.random.randrange(NODES) for index in self.logs}
+        self.epochs = dict.fromkeys(self.logs, 0)
 
     def move_leaders(self):
         for index in self.logs:
@@ -280,4 +291,35 @@ def test_nothing_lost_doubled_or_reordered_and_what_a_delivery_says_is_so(seed):
         cluster.step(end)
     failed = sum(failures_of(sent[index], [record[0] for record in log.records]) for index, log in cluster.logs.items())
     assert not failed or seed % 4
+    assert bench.accumulator.pool.used_bytes == 0
+
+
+@pytest.mark.parametrize("seed", [*range(24), 140, 243, 407, 447])
+def test_topics_that_are_made_anew_with_more_or_fewer_partitions(seed):
+    """Again and again, while connections break and brokers append and refuse: each record has its fate, in no log is one twice or out of
+    order, and what a delivery says is so of the topic of then or of now. A record whose answer was lost may be in both."""
+    cluster = Cluster(seed, trouble=0.12, after_append=0.15 * (seed % 2))
+    bench = Bench(cluster, retries=(2**31 - 1, 3)[seed % 2])
+    random = Random(seed)
+    sent = {index: [] for index in range(4)}
+    for i in range(1200):
+        index, value = random.randrange(len(bench.accumulator.topic("t").partitions)), b"%d" % i
+        sent[index].append((value, bench.send("t", value, partition=index)))
+        if random.random() < 0.05:
+            bench.turn(random.random() * 0.01)
+        if i % 400 == 399 or random.random() < 0.003:
+            cluster.make_anew(random.randint(1, 4))
+    bench.drain()
+    for index, deliveries in sent.items():
+        logs = [
+            [record[0] for record in logs[index].records] for logs in (*cluster.past, cluster.logs) if index in logs
+        ]
+        assert [sorted(set(log), key=int) for log in logs] == logs
+        for value, delivery in deliveries:
+            error = delivery.exception()
+            if error is not None:
+                assert error.maybe_written or not any(value in log for log in logs)
+                continue
+            offset = delivery.result().offset
+            assert any(value in log if offset < 0 else log[offset : offset + 1] == [value] for log in logs)
     assert bench.accumulator.pool.used_bytes == 0
