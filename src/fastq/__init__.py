@@ -28,25 +28,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Admin",
-    "AsyncAdmin",
-    "AsyncConsumer",
-    "AsyncConsumerPool",
-    "AsyncProducer",
-    "Consumer",
-    "ConsumerPool",
-    "FastqError",
-    "KafkaError",
-    "Producer",
-    "Record",
-    "RecordMetadata",
-    "RetryPolicy",
-    "TopicPartition",
-    "__version__",
-    "read_topic",
-]
-
 _WHERE = {
     "Admin": "fastq.admin",
     "AsyncAdmin": "fastq.admin",
@@ -66,4 +47,5 @@ _WHERE = {
 }
 
 if not TYPE_CHECKING:  # which would take any name for one of the package
-    __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    __getattr__, __dir__, __all__ = lazy_names(__name__, _WHERE)
+    __all__ += ["__version__"]

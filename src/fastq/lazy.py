@@ -1,6 +1,6 @@
 """Public names of a package whose modules are imported when a name is first used (PEP 562).
 
-Rule: a package lists its names in `__all__`, and once more for type checkers; where they live is said once, here as an argument.
+Rule: a package lists its names, and where they live, once: here as an argument. What type checkers read, which run nothing, says the same.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def lazy_names(package: str, where: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of `package`. where: by public name, the full name of the module that has it."""
+def lazy_names(
+    package: str, where: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of `package`. where: by public name, the full name of the module that has it."""
 
     def get(name: str) -> Any:
         module = where.get(name)
@@ -28,4 +30,4 @@ def lazy_names(package: str, where: Mapping[str, str]) -> tuple[Callable[[str], 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *where})
 
-    return get, names
+    return get, names, sorted(where)

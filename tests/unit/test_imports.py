@@ -95,3 +95,5 @@ def test_a_name_is_public_to_programs_and_to_type_checkers_alike(package: str) -
     assert sorted(alias.name for node in ours for alias in node.names) == sorted(public)
     assert [name for name in public if getattr(module, name, None) is None] == []
     assert set(public) <= set(dir(module))
+    texts = [node.value for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Constant)]
+    assert [name for name in public if texts.count(name) > 1] == [], "once, beside what type checkers read"

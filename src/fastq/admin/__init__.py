@@ -79,7 +79,6 @@ __all__ = [
     "AclResourceType",
     "Admin",
     "AdminConfig",
-    "AdminOptions",
     "AlterConfigOp",
     "ApiVersion",
     "AsyncAdmin",
@@ -134,4 +133,5 @@ __all__ = [
 
 # For type checkers mostly, and it imports the ssl module.
 if not TYPE_CHECKING:  # which would take any name for one of the package
-    __getattr__, __dir__ = lazy_names(__name__, {"AdminOptions": "fastq.admin.options"})
+    __getattr__, __dir__, _lazy = lazy_names(__name__, {"AdminOptions": "fastq.admin.options"})
+    __all__ += _lazy

@@ -33,30 +33,6 @@ if TYPE_CHECKING:
     from fastq.consumer.tables import TopicTable as TopicTable
     from fastq.consumer.tables import read_topic as read_topic
 
-__all__ = [
-    "ArrowExport",
-    "Assignor",
-    "AsyncBatches",
-    "AsyncConsumer",
-    "AsyncConsumerPool",
-    "BatchStream",
-    "Consumer",
-    "ConsumerBatch",
-    "ConsumerConfig",
-    "ConsumerOptions",
-    "ConsumerPool",
-    "GroupMetadata",
-    "GroupTopics",
-    "MemberSubscription",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "RebalanceListener",
-    "Record",
-    "RetryPolicy",
-    "TopicTable",
-    "read_topic",
-]
-
 _WHERE = {
     "ArrowExport": "fastq._native.arrow",
     "Assignor": "fastq.consumer.group",
@@ -82,4 +58,4 @@ _WHERE = {
 }
 
 if not TYPE_CHECKING:  # which would take any name for one of the package
-    __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    __getattr__, __dir__, __all__ = lazy_names(__name__, _WHERE)

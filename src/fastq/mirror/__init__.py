@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fastq.mirror.config import load_config as load_config
     from fastq.mirror.mirror import Mirror as Mirror
 
-__all__ = ["Mirror", "MirrorConfig", "load_config"]
-
 _WHERE = {
     "Mirror": "fastq.mirror.mirror",
     "MirrorConfig": "fastq.mirror.config",
@@ -25,4 +23,4 @@ _WHERE = {
 }
 
 if not TYPE_CHECKING:  # which would take any name for one of the package
-    __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    __getattr__, __dir__, __all__ = lazy_names(__name__, _WHERE)

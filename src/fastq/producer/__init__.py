@@ -27,25 +27,6 @@ if TYPE_CHECKING:
     from fastq.producer.transaction_calls import AsyncTransaction as AsyncTransaction
     from fastq.producer.transaction_calls import Transaction as Transaction
 
-__all__ = [
-    "AsyncDelivery",
-    "AsyncProducer",
-    "AsyncTransaction",
-    "Crc32Partitioner",
-    "Delivery",
-    "ManyDelivery",
-    "Murmur2Partitioner",
-    "Producer",
-    "ProducerConfig",
-    "ProducerOptions",
-    "RandomPartitioner",
-    "RecordMetadata",
-    "RoundRobinPartitioner",
-    "SendManyError",
-    "SendManyResult",
-    "Transaction",
-]
-
 _WHERE = {
     "AsyncDelivery": "fastq._native.producer_core",
     "AsyncProducer": "fastq.producer.async_producer",
@@ -66,4 +47,4 @@ _WHERE = {
 }
 
 if not TYPE_CHECKING:  # which would take any name for one of the package
-    __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    __getattr__, __dir__, __all__ = lazy_names(__name__, _WHERE)

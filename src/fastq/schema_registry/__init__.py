@@ -32,22 +32,6 @@ if TYPE_CHECKING:
     from fastq.schema_registry.serde import topic_name as topic_name
     from fastq.schema_registry.serde import topic_record_name as topic_record_name
 
-__all__ = [
-    "AvroDeserializer",
-    "AvroSerializer",
-    "JsonSchemaDeserializer",
-    "JsonSchemaSerializer",
-    "ProtobufDeserializer",
-    "ProtobufSerializer",
-    "RegisteredSchema",
-    "Schema",
-    "SchemaReference",
-    "SchemaRegistryClient",
-    "record_name",
-    "topic_name",
-    "topic_record_name",
-]
-
 _WHERE = {
     "AvroDeserializer": "fastq.schema_registry.avro",
     "AvroSerializer": "fastq.schema_registry.avro",
@@ -65,4 +49,4 @@ _WHERE = {
 }
 
 if not TYPE_CHECKING:  # which would take any name for one of the package
-    __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    __getattr__, __dir__, __all__ = lazy_names(__name__, _WHERE)

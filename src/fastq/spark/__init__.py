@@ -28,23 +28,6 @@ if TYPE_CHECKING:
     from fastq.spark.records import WrongSchema as WrongSchema
     from fastq.spark.source import FastqDataSource as FastqDataSource
 
-__all__ = [
-    "DataLoss",
-    "FastqDataSource",
-    "ForeachPartitionProducer",
-    "NotDelivered",
-    "NotTheSameBatch",
-    "OffsetCommitListener",
-    "QueryLag",
-    "SparkUnavailable",
-    "WrongSchema",
-    "ensure_java",
-    "foreach_partition_arrow",
-    "lag",
-    "read_topics",
-    "session",
-]
-
 _WHERE = {
     "DataLoss": "fastq.spark.offsets",
     "FastqDataSource": "fastq.spark.source",
@@ -63,4 +46,4 @@ _WHERE = {
 }
 
 if not TYPE_CHECKING:  # which would take any name for one of the package
-    __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    __getattr__, __dir__, __all__ = lazy_names(__name__, _WHERE)
