@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TURN_BYTES = 4 << 20
-"""Bytes that one connection sends before others get their turn."""
+TURN_BYTES = 256 << 10
+"""Bytes that one connection sends before others get their turn. A reader on the sender's core takes it over for each piece that it
+reads: 2 MiB at once kept the loop for up to 10 ms. Smaller turns cost no more, as far as can be measured."""
 SMALL_SLICE_BYTES = 16 << 10
 """Slices up to this size are read and sent together with what surrounds them: one system call instead of three."""
 READ_AHEAD_BYTES = 4 << 20
@@ -384,7 +385,7 @@ class SocketWriter(_QueuedWriter):
             if isinstance(part, (bytes, bytearray, memoryview)) or self._is_small(part):
                 sent = self._send_gathered(out)
             else:
-                sent = self._send_slice(part)
+                sent = self._send_slice(part, budget)
             if self._warming:
                 return
             budget -= sent
@@ -425,8 +426,8 @@ class SocketWriter(_QueuedWriter):
             self._sent = sent
         return sent
 
-    def _send_slice(self, piece: FileSlice) -> int:
-        """One sendfile of a slice; a cold one is read by a thread first."""
+    def _send_slice(self, piece: FileSlice, most: int) -> int:
+        """One sendfile of a slice, of so many bytes at most; a cold one is read by a thread first."""
         descriptor = piece.fd
         position = piece.position + self._sent
         if self._cached <= self._sent:
@@ -440,7 +441,7 @@ class SocketWriter(_QueuedWriter):
             self._warmed = False
             self._cached = self._sent + size
         out = self._descriptor if self._socket is None else self._socket.fileno()
-        sent = os.sendfile(out, descriptor, position, self._cached - self._sent)
+        sent = os.sendfile(out, descriptor, position, min(self._cached - self._sent, most))
         if sent == 0:
             _check_end(piece, self._sent, piece.size - self._sent)
             raise OSError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import socket
 from concurrent.futures import Executor
@@ -143,6 +144,61 @@ async def sent_through(kind: str, path: Path, size: int) -> tuple[bytes | OSErro
         peer.close()
         ours.close()
         os.close(descriptor)
+
+
+@pytest.mark.parametrize("kind", ["socket", "transport"])
+def test_who_takes_all_that_is_sent_leaves_others_their_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    size = 6 * LARGE + 5
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(size))
+    transport, gone = Transport(), 0
+
+    def takes_all(out: int, descriptor: int, position: int, most: int) -> int:
+        nonlocal gone
+        gone += most
+        return most
+
+    monkeypatch.setattr(os, "sendfile", takes_all)
+
+    async def scenario() -> list[int]:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        descriptor = os.open(path, os.O_RDONLY)
+        read_ahead = ReadAhead(loop)
+        drained = loop.create_future()
+        writer: SocketWriter | TransportWriter
+        if kind == "socket":
+            writer = SocketWriter(
+                loop,
+                ours.fileno(),
+                read_ahead,
+                lambda: drained.set_result(None),
+                drained.set_exception,
+                DescriptorCount(9),
+            )
+        else:
+            writer = TransportWriter(
+                loop, transport, read_ahead, lambda: drained.set_result(None), drained.set_exception
+            )  # type: ignore[arg-type]
+        turns = [0]
+        assert not writer.send([Slice(descriptor, 0, size)])
+        while not drained.done():
+            turns.append(gone + len(transport.sent))
+            await asyncio.sleep(0)
+        await drained
+        writer.close()
+        read_ahead.close()
+        ours.close()
+        theirs.close()
+        os.close(descriptor)
+        return [*turns, gone + len(transport.sent)]
+
+    turns = asyncio.run(scenario())
+    assert turns[-1] == size
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= 512 << 10
 
 
 @pytest.fixture
