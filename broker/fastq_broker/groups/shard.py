@@ -138,7 +138,8 @@ class GroupShard:
         self._deadlines: Deadlines[tuple[ClassicGroup, str]] = Deadlines(
             context.monotonic_ms, context.call_later, self._wake
         )
-        self._writing_own = False
+        self._written_own: str | None = None
+        """The classic group whose record is being written: its replay changes nothing. What that tells may write of other groups."""
 
     # --- records ---
 
@@ -152,8 +153,9 @@ class GroupShard:
             if not deleted and group_id not in self.groups:
                 self._create(group_id)
         elif kind == CLASSIC_TYPE:
-            if not self._writing_own:
-                self._replay_classic(decode_key(GroupMetadataKey, key).group, value)
+            group_id = decode_key(GroupMetadataKey, key).group
+            if group_id != self._written_own:
+                self._replay_classic(group_id, value)
         elif kind in CONSUMER_TYPES:
             self.consumer.replay(kind, key, value)
         else:
@@ -225,7 +227,7 @@ class GroupShard:
             )
         if created:
             # A group that nobody has heard of is stored before it has members, so that it can be found and deleted.
-            error = self._append_now([*left, group_record(group, {})])
+            error = self._append_now(group_id, [*left, group_record(group, {})])
             if error:
                 answer(JoinResult(error, request.member_id))
                 return
@@ -490,16 +492,16 @@ class GroupShard:
         self.groups[group_id] = group
         return group
 
-    def _append_now(self, records: list[CoordinatorRecord]) -> int:
+    def _append_now(self, group_id: str, records: list[CoordinatorRecord]) -> int:
         """Write a group's own record; answers the error that it is refused with at once."""
         codes: list[int] = []
-        self._writing_own = True
+        before, self._written_own = self._written_own, group_id
         try:
             self.context.append(
                 records, lambda error: codes.append(ErrorCode.NONE if error is None else store_error(error))
             )
         finally:
-            self._writing_own = False
+            self._written_own = before
         return codes[0] if codes else ErrorCode.NONE
 
     def _write_in_time(
@@ -565,14 +567,14 @@ class GroupShard:
                 words = "was not known to be stored in time" if late else "could not be stored"
                 failures.say(logger.warning, place, "group %s %s: %s", group.group_id, words, error)
             effect.then(code, self.context.monotonic_ms())
-            if not self._writing_own:
+            if self._written_own != group.group_id:  # else who writes it goes on with that
                 self._run(group)
 
-        self._writing_own = True
+        before, self._written_own = self._written_own, group.group_id
         try:
             self._patience.wait(partial(self.context.append, [group_record(group, effect.assignments)]), done)
         finally:
-            self._writing_own = False
+            self._written_own = before
         return codes[0] if codes else ErrorCode.NONE
 
     def _wake(self, item: tuple[ClassicGroup, str], now_ms: int) -> None:

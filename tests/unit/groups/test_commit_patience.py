@@ -318,6 +318,34 @@ def test_a_group_that_cannot_be_looked_at_for_a_moment_is_looked_at_again(
     assert [record.exc_info is not None for record in caplog.records] == [True], "not a traceback a second"
 
 
+def test_what_is_kept_while_another_group_is_written_is_told_at_once(world: SlowWorld) -> None:
+    """An answer has the next request of its connection served, and what that waits for tells those before it: the members of that group
+    waited until something else happened to it, and a group that was deleted so was there still."""
+    synced = waiting_for_a_sync(world)
+    request = JoinRequest("", None, "client", "/host", 60_000, 60_000, "consumer", (("range", b""),), False, True)
+    joined: list[JoinResult] = []
+    world.shard.join("other", request, joined.append)
+    world.advance(0)
+    append, deleted = world.append, list[int]()
+
+    def append_and_tell(
+        records: Sequence[tuple[bytes, bytes | None]], on_done: Callable[[Any], None], **transaction: Any
+    ) -> None:
+        append(records, on_done, **transaction)
+        world.append = append  # type: ignore[method-assign]
+        world.replicate()
+        world.shard.delete_group("empty", deleted.append)
+
+    world.shard.join("empty", request._replace(requires_member_id=True), lambda _: None)
+    world.append = append_and_tell  # type: ignore[method-assign]
+    leader = Committer(joined[0].member_id, joined[0].generation)
+    of_other: list[SyncResult] = []
+    world.shard.sync("other", leader, None, None, {}, of_other.append)
+    assert [result.error for result in synced] == [result.error for result in of_other] == [0]
+    world.replicate()
+    assert deleted == [0] and "empty" not in world.groups
+
+
 def test_who_completes_a_rebalance_hears_nothing_of_another_s_failure(world: SlowWorld) -> None:
     """It was told UNKNOWN_SERVER_ERROR, which ends a Java consumer, while the group counted on it."""
     (first,) = join(world)
