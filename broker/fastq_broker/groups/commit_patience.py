@@ -53,11 +53,18 @@ class Patience:
         self._timer: Any = None
 
     def wait(self, begin: Callable[[Done], object], done: Done) -> None:
-        """Begin what tells how it went, now or later; `done` is told that once, or REQUEST_TIMED_OUT when the time is over."""
+        """Begin what tells how it went, now or later; `done` is told that once, or REQUEST_TIMED_OUT when the time is over, or
+        COORDINATOR_NOT_AVAILABLE where it fails inside. What `done` raises goes to who it is told by."""
         waiter = OneAnswer(done)
-        begin(waiter.tell)
-        if waiter.waits:
-            self.add(waiter)
+        try:
+            begin(waiter.tell)
+            if waiter.waits:
+                self.add(waiter)
+        except Exception as error:
+            if not waiter.waits:
+                raise
+            failures.report("writing what groups have", error)
+            waiter.tell(error_for_code(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"it could not be written: {error!r}"))
 
     def add(self, waiter: OneAnswer) -> None:
         """Have it answered with REQUEST_TIMED_OUT when its time is over."""
@@ -114,7 +121,11 @@ class Readers:
         line = self._lines.get(end)
         if line is None:
             self._lines[end] = deque([waiter])
-            self._when_durable(partial(self._tell, end))
+            try:
+                self._when_durable(partial(self._tell, end))
+            except Exception:
+                self._lines.pop(end, None)  # who comes next begins it
+                raise
         else:
             while line and not line[0].waits:
                 line.popleft()

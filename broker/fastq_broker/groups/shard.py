@@ -572,7 +572,7 @@ class GroupShard:
 
         before, self._written_own = self._written_own, group.group_id
         try:
-            self._patience.wait(partial(self.context.append, [group_record(group, effect.assignments)]), done)
+            self._patience.wait(lambda told: self.context.append([group_record(group, effect.assignments)], told), done)
         finally:
             self._written_own = before
         return codes[0] if codes else ErrorCode.NONE

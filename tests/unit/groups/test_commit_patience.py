@@ -465,6 +465,52 @@ def test_who_reads_hears_it_whatever_became_of_the_one_before(world: SlowWorld) 
     assert told == [0]
 
 
+def test_who_cannot_wait_for_what_was_written_keeps_no_other_from_reading_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All who came at the same end of the log behind it were told that it was not safe in time."""
+    world = SlowWorld()
+    commit(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.shard._readers, "_when_durable", no_memory)
+        with pytest.raises(MemoryError):
+            read(world)
+    told = read(world)
+    world.replicate()
+    assert told == [0]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_assignment_that_cannot_be_written_for_a_moment_is_told_to_all_who_wait(
+    world: SlowWorld, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """They waited until their clients gave up: nothing told the group that it was not stored."""
+    joined: list[JoinResult] = []
+    request = JoinRequest("", None, "client", "/host", 60_000, 60_000, "consumer", (("range", b""),), False, True)
+    for _ in range(2):
+        world.shard.join("g", request, joined.append)
+    world.advance(0)
+    world.replicate()
+    told: dict[str, list[int]] = {result.member_id: [] for result in joined}
+
+    def ask(result: JoinResult) -> None:
+        committer, answers = Committer(result.member_id, result.generation), told[result.member_id]
+        world.shard.sync("g", committer, None, None, {}, lambda synced: answers.append(synced.error))
+
+    leader, follower = sorted(joined, key=lambda result: result.member_id != result.leader)
+    ask(follower)
+    with monkeypatch.context() as patch:
+        if after:  # it is in the log, and no timer can be had for the wait
+            patch.setattr(world.shard._patience, "_call_later", no_memory)
+        else:
+            patch.setattr(shard, "group_record", no_memory)
+        ask(leader)
+    assert told == {leader.member_id: [AWAY], follower.member_id: [AWAY]}
+    world.replicate()
+    assert [len(answers) for answers in told.values()] == [1, 1]
+    assert world.shard.heartbeat("g", Committer(follower.member_id, 1)) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [
