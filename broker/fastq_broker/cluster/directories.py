@@ -132,8 +132,10 @@ class DirectoryAssignments:
                 self._take_turn(delay_s)
 
     def _is_taken(self, response: AssignReplicasToDirsResponse | None, error: FastqError | None) -> bool:
-        """Forget what the controller knows by now, and say what it does not take; whether it took all."""
+        """Forget what the controller knows by now, and say what it does not take; whether it took all. One that says nothing of any may do
+        so again."""
         refused: dict[Key, int] = {}
+        says_something = False
         if response is None or response.error_code:
             why = error if response is None else f"error {response.error_code}"
             failures.say(
@@ -147,7 +149,7 @@ class DirectoryAssignments:
             for directory in response.directories:
                 for topic in directory.topics:
                     for item in topic.partitions:
-                        key = topic.topic_id, item.partition_index
+                        key, says_something = (topic.topic_id, item.partition_index), True
                         if item.error_code not in _SETTLED:
                             refused[key] = item.error_code
                         elif self._wanted.get(key) == directory.id:  # a record of it is on its way here
@@ -163,4 +165,4 @@ class DirectoryAssignments:
                 topic_id.hex(),
                 code,
             )
-        return not (refused or response is None or response.error_code)
+        return says_something and not refused

@@ -151,6 +151,23 @@ def test_what_an_answer_leaves_is_told_again_where_that_cannot_be_read(monkeypat
     run(scenario, monkeypatch)
 
 
+def test_what_an_answer_leaves_out_is_told_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was at once, again and again."""
+
+    async def scenario(bench: Bench) -> None:
+        monkeypatch.setattr(directories, "RETRY_S", 0.05)
+        bench.assignments.note((TOPIC, 0), ONE, TWO)
+        await until(lambda: len(bench.requests) == 1)
+        bench.requests[0][1](AssignReplicasToDirsResponse(directories=[]), None)
+        await asyncio.sleep(0.01)
+        assert len(bench.requests) == 1
+        await until(lambda: len(bench.requests) == 2)
+        bench.answer(1)
+        assert len(bench.assignments) == 0
+
+    run(scenario, monkeypatch)
+
+
 def test_a_request_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directories, "PARTITIONS_MAX", 3)
 
