@@ -150,7 +150,11 @@ class PeerQueues(Generic[T]):
     def _end(self, node_id: int) -> None:
         """No request is on its way: the next one has what waits."""
         del self._under_way[node_id]
-        if self._waiting.get(node_id):
-            self._begin(node_id)
-        else:
+        waiting = self._waiting.get(node_id)
+        if not waiting:
             self._waiting.pop(node_id, None)
+            return
+        try:
+            self._begin(node_id)
+        except Exception as failure:
+            self._failed(node_id, waiting, failure)

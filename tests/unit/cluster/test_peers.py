@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,6 +145,28 @@ def test_what_there_is_no_memory_to_list_holds_up_no_other(monkeypatch: pytest.M
     assert bench.heard[1:] == [(["c"], "yes", None)]
 
 
+def test_the_next_request_that_cannot_be_begun_is_told_to_who_waits_for_it() -> None:
+    """They waited until something else was to be asked of that broker, if ever."""
+    bench = Bench()
+    for item in "abc":
+        bench.queues.put(1, item)
+    bench.take_turns()
+
+    def no_memory(_: Any) -> None:
+        raise MemoryError("none left")
+
+    soon, bench.queues._soon = bench.queues._soon, no_memory
+    bench.answer(1, "yes")
+    (first, (items, response, error)) = bench.heard
+    assert first == (["a", "b"], "yes", None)
+    assert [*items] == ["c"] and response is None and "node 1" in str(error)
+    bench.queues._soon = soon
+    bench.queues.put(1, "d")
+    bench.take_turns()
+    bench.answer(1, "yes")
+    assert bench.heard[2:] == [(["d"], "yes", None)]
+
+
 def test_an_answer_that_cannot_be_read_is_none() -> None:
     bench = Bench()
     answered = bench.answered
@@ -179,5 +202,24 @@ def test_who_cannot_be_asked_is_said_later(closed: bool) -> None:
         assert closed or "node 1" in str(heard[0])
         peers.close()
         peers.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_there_is_no_turn_to_send_in_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asked has been told that it could not be, and asks again."""
+
+    async def scenario() -> None:
+        peers = Peers(lambda node_id: Node(1, "127.0.0.1", 1), ClientConfig(), asyncio.get_running_loop())
+        sent: list[Any] = []
+
+        def no_memory() -> None:
+            raise MemoryError("none left")
+
+        monkeypatch.setattr(peers, "_core", SimpleNamespace(closed=False, separate=str, send=sent.append))
+        monkeypatch.setattr(peers, "_network", SimpleNamespace(kick=no_memory))
+        with pytest.raises(MemoryError):
+            peers.ask(1, WriteTxnMarkersRequest(), lambda response, error: None)
+        assert not sent
 
     asyncio.run(scenario())
