@@ -418,7 +418,12 @@ class TransactionShard:
                 self._wake(txn.transactional_id)
 
     def _begin_end(self, txn: Transaction) -> None:
-        self._world.soon(partial(self._take, txn, partial(self._end_partitions, txn, txn.partitions)))
+        step = partial(self._end_partitions, txn, txn.partitions)
+        try:
+            self._world.soon(partial(self._take, txn, step))
+        except Exception as error:
+            reports.report(f"ending transactions of __transaction_state-{self._context.partition}", error)
+            self._later(txn, step)
 
     def _take(self, txn: Transaction, step: Callable[[], None]) -> None:
         """Take a step to the end of a decided transaction. One that raises is tried again: nobody else would end it."""

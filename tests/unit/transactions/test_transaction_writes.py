@@ -192,6 +192,27 @@ def test_the_end_of_a_transaction_that_fails_inside_is_tried_again(
     assert isinstance(bench.add(1000, 1, A), Transaction)
 
 
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_decision_whose_end_has_no_turn_to_begin_in_is_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, loads: bool
+) -> None:
+    """It stayed as it was until the next load."""
+    producer = begun(bench)
+    if loads:
+        bench.world.unreachable = {A}
+        bench.end(*producer, True)
+        bench.world.unreachable = set()
+    once(monkeypatch, bench.world, "soon")
+    if loads:
+        bench.restart()
+    else:
+        assert isinstance(bench.end(*producer, True), Transaction)
+    bench.turn()
+    assert bench.state() == "PrepareCommit"
+    bench.context.advance(200)
+    assert bench.state() == "CompleteCommit"
+
+
 def test_a_retry_for_which_no_timer_can_be_had_comes_with_the_next_look_at_what_is_late(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
