@@ -49,6 +49,7 @@ from .surroundings import Surroundings
 from .throttles import MOVES_RATE, ReplicationThrottles, bound_of
 from .topic_config import BrokerLayers, cleaner_config, cordoned_dirs, space_marks
 from .transactions import TransactionCoordinator
+from .turns import Repeated
 
 if TYPE_CHECKING:
     from .cluster.node import ClusterNode
@@ -177,7 +178,7 @@ class Broker(Ports):
         """What follows the leadership of internal topics, and is closed before connections are: it answers who waits."""
         self.advertised_listeners: list[Listener] = []
         self.listening: list[str] = []
-        self._housekeeper: asyncio.TimerHandle | None = None
+        self._housekeeper: Repeated | None = None
         self._giving_up = False
         self.housekept_s = loop.time()
         """When housekeeping was last done, on the loop's clock."""
@@ -224,6 +225,8 @@ class Broker(Ports):
         except OSError as error:
             raise StartFailed(f"cannot open the data directory: {error}; {advice_for(error)}") from error
         self._housekeep()
+        self._housekeeper = Repeated(self.loop, HOUSEKEEPING_S, self._housekeep)
+        self._housekeeper.start()
         self.loop.call_later(PRELOAD_S, failures.attempt, "loading the handlers", self.router.versions)
 
     def _make_cluster(self) -> ClusterNode | None:
@@ -283,7 +286,7 @@ class Broker(Ports):
         if self.cluster is not None:
             await self.cluster.shut_down()
         if self._housekeeper is not None:
-            self._housekeeper.cancel()
+            self._housekeeper.close()
         self.space.close()
         self.purgatory.end_all()
         for coordinator in self.coordinators:
@@ -406,7 +409,6 @@ class Broker(Ports):
         now_s = self.loop.time()
         if self._housekeeper is not None:
             self.on_late(max(0.0, now_s - self.housekept_s - HOUSEKEEPING_S))
-        self._housekeeper = self.loop.call_later(HOUSEKEEPING_S, self._housekeep)
         self.housekept_s = now_s
         now_ms = self.clock()
         failures.attempt("looking after the room on the disks", self.space.tick)

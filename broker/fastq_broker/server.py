@@ -27,6 +27,7 @@ from .log import failures
 from .output import ReadAhead
 from .request_memory import RequestMemory
 from .surroundings import Surroundings
+from .turns import Repeated
 
 if TYPE_CHECKING:
     from .router import Router
@@ -121,7 +122,7 @@ class Server:
         self.stopping = False
         self._per_ip: dict[str, int] = {}
         self._acceptors: list[Acceptor] = []
-        self._ticker: asyncio.TimerHandle | None = None
+        self._ticker = Repeated(loop, 1.0, self._second)
         self._empty: asyncio.Event | None = None
         self._bad_lines = 0
         self._bad_left_out = 0
@@ -158,7 +159,7 @@ class Server:
         self.router = router
         for acceptor in self._acceptors:
             acceptor.listen(self.limits.backlog)
-        self._ticker = self.loop.call_later(1.0, self._second)
+        self._ticker.start()
 
     def set_buffers(self, sock: socket.socket) -> None:
         """Give a connection the socket buffers of the configuration."""
@@ -229,8 +230,7 @@ class Server:
         self.stopping = True
         for acceptor in self._acceptors:
             acceptor.close()
-        if self._ticker is not None:
-            self._ticker.cancel()
+        self._ticker.close()
         self._empty = asyncio.Event()
         for connection in list(self.connections):
             connection.stop()
@@ -245,7 +245,6 @@ class Server:
 
     def _second(self) -> None:
         """About once a second: count time, sweep idle connections, say what was not logged."""
-        self._ticker = self.loop.call_later(1.0, self._second)
         self.tick += 1
         if self._bad_left_out:
             logger.warning("%d more bad connections within a second were closed", self._bad_left_out)

@@ -1,4 +1,5 @@
-"""When a machine without I/O is at work in an event loop: in turns, of which the next one follows on what happens in it or on its timer.
+"""When a machine without I/O is at work in an event loop: in turns, of which the next one follows on what happens in it or on its timer;
+and what is done again and again.
 
 Rules: everything happens in the loop's thread. A turn asks the machine what is to be done and does it; a turn that is wanted meanwhile
 follows at once, never inside. After a turn a timer waits for the time at which the machine wants the next one; after one that failed for
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+
+from fastq_broker.log import failures
 
 NEVER = float("inf")
 AGAIN_S = 1.0
@@ -86,3 +89,39 @@ class Turns:
         before, self._timer = self._timer, timer
         if before is not None:  # until then: there may be no memory for the other
             before.cancel()
+
+
+class Repeated:
+    """Work that is done at an interval, whatever it raises. Invariant: from its start to its close a timer runs; where there was no
+    memory for one before the work, nor after it, the next `start` has it run again."""
+
+    __slots__ = ("_interval_s", "_loop", "_timer", "_work", "closed")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, interval_s: float, work: Callable[[], object]) -> None:
+        self._loop = loop
+        self._interval_s = interval_s
+        self._work = work
+        self._timer: asyncio.TimerHandle | None = None
+        self.closed = False
+
+    def start(self) -> None:
+        """Do it an interval from now; nothing happens when it is about to be done."""
+        if self._timer is None and not self.closed:
+            self._timer = self._loop.call_later(self._interval_s, self._run)
+
+    def close(self) -> None:
+        """Do it no more. Idempotent."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _run(self) -> None:
+        self._timer = None
+        try:
+            self.start()
+        except Exception as error:
+            failures.report("waiting for what is done again and again", error)
+        try:
+            self._work()
+        finally:
+            self.start()

@@ -54,6 +54,7 @@ from fastq_broker.replication.shared import Replication
 from fastq_broker.server import Limits, Server
 from fastq_broker.transactions.elsewhere import Elsewhere
 from fastq_broker.transactions.marker_sender import MarkerSender
+from fastq_broker.turns import Repeated
 
 if TYPE_CHECKING:
     from fastq.protocol.message import Message
@@ -144,7 +145,7 @@ class ClusterNode:
         self._unfenced: asyncio.Future[None] = self._loop.create_future()
         self._stopped = asyncio.Event()
         self._asking: set[asyncio.Task[None]] = set()
-        self._ticker: asyncio.TimerHandle | None = None
+        self._ticker = Repeated(self._loop, TICK_S, self._tick)
         self._check_at_ms = 0
         self._opened = self._closed = False
 
@@ -185,6 +186,7 @@ class ClusterNode:
         for driver in (self.life, self._registration):
             if driver is not None:
                 driver.start()
+        self._ticker.start()
         self._tick()
 
     def _client(self, purpose: str) -> ClientConfig:
@@ -351,8 +353,7 @@ class ClusterNode:
             return
         self._closed = True
         self._fail(Halted("this node stops"))
-        if self._ticker is not None:
-            self._ticker.cancel()
+        self._ticker.close()
         for task in self._asking:
             task.cancel()
         if self._opened:
@@ -434,7 +435,6 @@ class ClusterNode:
 
     def _tick(self) -> None:
         """What is due from time to time, from the first registration on: clients are not served yet then."""
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
         now_ms = self._ports.monotonic_ms()
         if self.control is not None:
             failures.attempt("looking after the cluster", partial(self.control.tick, now_ms))

@@ -22,6 +22,7 @@ from fastq_broker import group_config
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller.topics import OFFSETS_TOPIC
 from fastq_broker.coordinator import CoordinatorRuntime, ShardContext
+from fastq_broker.turns import Repeated
 
 from .classic_state import Settings
 from .consumer_change import ConsumerGroupSettings
@@ -53,7 +54,8 @@ class GroupCoordinator:
         self._ports = ports
         self.settings = shard_settings(ports.config)
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(ports, OFFSETS_TOPIC, self._make_shard)
-        self._expiry: asyncio.TimerHandle | None = None
+        interval_ms = ports.config.offsets_retention_check_interval_ms
+        self._expiry = Repeated(ports.loop, interval_ms / 1000, self.expire_offsets)
         self._settings_of: dict[str, ConsumerGroupSettings] = {}
         self._before_load: dict[int, MetadataImage] = {}
         """The metadata as it was when the load of a partition began, for those that are not loaded."""
@@ -80,16 +82,14 @@ class GroupCoordinator:
 
     def follow(self) -> None:
         """Leadership may have changed: load and unload."""
-        if self._expiry is None:
-            self._schedule_expiry()
+        self._expiry.start()
         self.runtime.follow()
         loading, image = self.runtime.not_loaded(), self._ports.image
         self._before_load = {partition: self._before_load.get(partition, image) for partition in loading}
 
     def close(self) -> None:
         """The broker stops: who waits is turned away."""
-        if self._expiry is not None:
-            self._expiry.cancel()
+        self._expiry.close()
         self.runtime.close()
 
     # --- groups ---
@@ -196,14 +196,6 @@ class GroupCoordinator:
         return known
 
     # --- upkeep ---
-
-    def _schedule_expiry(self) -> None:
-        interval_ms = self._ports.config.offsets_retention_check_interval_ms
-        self._expiry = self._ports.loop.call_later(interval_ms / 1000, self._expire)
-
-    def _expire(self) -> None:
-        self._schedule_expiry()
-        self.expire_offsets()
 
     def expire_offsets(self) -> int:
         """Delete the offsets and groups whose time is over; answers how many records that took."""

@@ -24,6 +24,7 @@ from fastq.errors import ErrorCode, KafkaError, error_for_code
 from fastq_broker.controller.topics import TRANSACTIONS_TOPIC
 from fastq_broker.coordinator import CoordinatorRuntime
 from fastq_broker.log import failures
+from fastq_broker.turns import Repeated
 
 from .markers import MarkerWriter
 from .shard import NoProducerId, Reply, TransactionShard
@@ -67,22 +68,27 @@ class TransactionCoordinator:
         self.markers = MarkerWriter(ports)
         self._ports = ports
         self._producer_ids: deque[int] = deque()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        config = ports.config
+        self._repeated = [
+            Repeated(ports.loop, interval_ms / 1000, work)
+            for interval_ms, work in (
+                (config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self._abort_late),
+                (config.transaction_remove_expired_transaction_cleanup_interval_ms, self._expire),
+            )
+        ]
 
     # -- life
 
     def follow(self) -> None:
         """Leadership may have changed."""
         self.runtime.follow()
-        if not self._timers:
-            config = self._ports.config
-            self._repeat("abort", config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self._abort_late)
-            self._repeat("expire", config.transaction_remove_expired_transaction_cleanup_interval_ms, self._expire)
+        for work in self._repeated:
+            work.start()
 
     def close(self) -> None:
         """The broker stops."""
-        for timer in self._timers.values():
-            timer.cancel()
+        for work in self._repeated:
+            work.close()
         self.runtime.close()
 
     # -- all ids
@@ -99,13 +105,6 @@ class TransactionCoordinator:
     def transactions(self) -> Iterator[Transaction]:
         """All transactional ids that are loaded here."""
         return (txn for shard in self.runtime.shards() for txn in shard.transactions.values())
-
-    def _repeat(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
-        def run() -> None:
-            self._timers[name] = self._ports.loop.call_later(interval_ms / 1000, run)
-            work()
-
-        self._timers[name] = self._ports.loop.call_later(interval_ms / 1000, run)
 
     def _abort_late(self) -> None:
         for shard in self.runtime.shards():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from fastq_broker.turns import AGAIN_S, NEVER, Turns
+from fastq_broker.turns import AGAIN_S, NEVER, Repeated, Turns
 
 
 class Timer:
@@ -221,3 +222,40 @@ def test_without_a_loop_there_are_no_timers() -> None:
     turns.turn()
     turns.close()
     assert took == [1.0]
+
+
+@pytest.mark.parametrize("what", ["the timer before it", "the work", "both timers"])
+def test_what_is_repeated_goes_on_whatever_fails(what: str) -> None:
+    """Where there was no memory for its timer, once, it was never done again."""
+    loop: Any = Loop()
+    done: list[float] = []
+    failing = 0
+    call_later = loop.call_later
+
+    def timer(delay_s: float, call: Callable[[], None]) -> Timer:
+        nonlocal failing
+        if failing:
+            failing -= 1
+            raise MemoryError("none left")
+        made: Timer = call_later(delay_s, call)
+        return made
+
+    def work() -> None:
+        done.append(loop.now)
+        if what == "the work":
+            raise ValueError("a mistake")
+
+    loop.call_later = timer
+    repeated = Repeated(loop, 1.5, work)
+    repeated.start()
+    repeated.start()
+    assert [each.due for each in loop.waiting] == [11.5]
+    failing = {"the timer before it": 1, "the work": 0, "both timers": 2}[what]
+    loop.now = 11.5
+    with nullcontext() if what == "the timer before it" else pytest.raises((MemoryError, ValueError)):
+        loop.run()
+    repeated.start()
+    assert done == [11.5] and [each.due for each in loop.waiting] == [13.0]
+    repeated.close()
+    repeated.start()
+    assert not loop.waiting
