@@ -162,16 +162,23 @@ class ChannelMachine:
             self._waiting.append(question)
 
     def answered(self, question: Question, response: Any, error: FastqError | None, now: float) -> None:
-        """What has come of a Send or Call."""
+        """What has come of a Send or Call. One that cannot be read is an error: what was asked for may be done."""
         if question is not self._under_way:
             return  # it was given up when the channel was closed
-        self._under_way = None
-        if error is None and holds_error(response, ErrorCode.NOT_CONTROLLER):
-            self._again(question, now, "it is not the active controller")
-        elif error is not None and passes(error):
-            self._again(question, now, str(error))
-        else:
-            self._effects.append(Finish(question, response, error))
+        try:
+            if error is None and holds_error(response, ErrorCode.NOT_CONTROLLER):
+                self._again(question, now, "it is not the active controller")
+            elif error is not None and passes(error):
+                self._again(question, now, str(error))
+            else:
+                self._effects.append(Finish(question, response, error))
+        except Exception as problem:
+            name = api_name(question.request.API_KEY)
+            failures.report(f"{self.config.name}: reading the answer to {name}", problem)
+            unread = UnknownServerError(f"the answer to {name} could not be read: {problem!r}")
+            self._effects.append(Finish(question, None, unread))
+        finally:
+            self._under_way = None
 
     def unasked(self, question: Question, now: float, why: str) -> None:
         """A Send or Call could not be made, or failed inside and is on its way all the same: what comes of that is of another question."""
@@ -186,8 +193,8 @@ class ChannelMachine:
 
     def _again(self, question: Question, now: float, why: str) -> None:
         logger.debug("%s: %s is asked again: %s", self.config.name, api_name(question.request.API_KEY), why)
-        self._waiting.appendleft(question)
         self._wait_until = now + self.config.retry_backoff_s
+        self._waiting.appendleft(question)
 
     def poll(self, now: float) -> list[Effect]:
         """What is to be done now."""
@@ -211,7 +218,6 @@ class ChannelMachine:
 
     def _expire(self, now: float) -> None:
         for question in [each for each in self._waiting if now >= each.until]:
-            self._waiting.remove(question)
             leader = self._leader()
             error = error_for_code(
                 ErrorCode.REQUEST_TIMED_OUT,
@@ -219,6 +225,7 @@ class ChannelMachine:
                 hint=_who(leader),
             )
             self._effects.append(Finish(question, None, error))
+            self._waiting.remove(question)
 
     def _ask_next(self, now: float) -> None:
         leader = self._leader()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastq_broker.cluster import controller_channel
 from fastq_broker.cluster.controller_channel import (
     Call,
     ChannelConfig,
@@ -576,6 +577,48 @@ def test_a_question_that_is_on_its_way_all_the_same_is_another_one(what: str) ->
         channel.close()
 
     run(scenario)
+
+
+def test_a_question_whose_answer_cannot_be_read_for_a_moment_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asked heard nothing of it any more."""
+
+    async def scenario() -> None:
+        place = Place()
+        place.leader = Leader(1, 1, None)
+
+        async def local(request: Message) -> Message:
+            return OK
+
+        def no_memory(*_: Any) -> bool:
+            raise MemoryError("none left")
+
+        channel = channel_of(place, local)
+        with monkeypatch.context() as patch:
+            patch.setattr(controller_channel, "holds_error", no_memory)
+            told = await asyncio.wait_for(asked(channel, BrokerHeartbeatRequest()), 5)
+        assert isinstance(told, UnknownServerError)
+        assert await asked(channel, BrokerHeartbeatRequest()) == OK
+        channel.close()
+
+    run(scenario)
+
+
+def test_a_question_whose_time_is_over_is_told_so_where_there_was_no_memory_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who asked heard nothing of it any more."""
+    channel = Channel(NOBODY)
+    channel.ask(7, 0.0, timeout_s=1.0)
+
+    def no_memory(*_: Any, **options: Any) -> None:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(controller_channel, "error_for_code", no_memory)
+        with pytest.raises(MemoryError):
+            channel.poll(1.0)
+    assert channel.poll(1.1) == []
+    assert [number for number, _ in channel.ended] == [7]
 
 
 def test_an_answer_that_cannot_be_made_use_of_stops_nothing() -> None:
