@@ -345,7 +345,6 @@ class ClassicGroup(GroupState):
     def leave(self, leaving: Sequence[tuple[str, str | None]], now_ms: int) -> list[int]:
         """Remove members, given by id and instance id, or by instance id alone; answers an error for each."""
         errors: list[int] = []
-        removed = False
         for member_id, instance_id in leaving:
             if member_id == UNKNOWN_MEMBER:
                 current = self.instances.get(instance_id) if instance_id is not None else None
@@ -356,10 +355,10 @@ class ClassicGroup(GroupState):
                 error = ErrorCode.NONE if pending else self.member_error(member_id, instance_id)
                 target = member_id
             if not error:
+                self._unfollowed = True
                 self._remove(target)
-                removed = True
             errors.append(error)
-        if removed or self._unfollowed:
+        if self._unfollowed:
             self._after_removal(now_ms)
         else:  # one that is sent again, perhaps
             self.write_again()

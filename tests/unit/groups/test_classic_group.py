@@ -418,3 +418,26 @@ class Client:
         self.step_name = "join"
         if error in (22, 25, 81, 82):
             self.member_id = ""
+
+
+def test_where_only_some_of_those_who_leave_could_be_taken_out_the_others_join_again(
+    bench: GroupBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group was stable without the first of them, for as long as nobody else came or went."""
+    stays, first, second = bench.stable(3)
+    remove = bench.group._remove
+
+    def removing(member_id: str) -> None:
+        if member_id == second:
+            raise MemoryError("none left")
+        remove(member_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.group, "_remove", removing)
+        with pytest.raises(MemoryError):
+            bench.leave((first, None), (second, None))
+    for _ in range(2):
+        bench.advance(SESSION_MS // 2)
+        bench.heartbeat(second)
+        bench.heartbeat(stays)
+    assert first not in bench.group.members and bench.heartbeat(stays) == 27
