@@ -51,6 +51,7 @@ class CoordinatorRuntime(Generic[S]):
         self._waiting: list[int] = []
         self._loading: dict[int, tuple[ShardContext, S]] = {}
         self._retries: dict[int, asyncio.TimerHandle] = {}
+        self._read_anew_at: dict[int, float] = {}
         self._loader: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -128,7 +129,8 @@ class CoordinatorRuntime(Generic[S]):
         hosted = ports.replicas.by_name.get(self.topic.encode(), {})
         led = {number: replica for number, replica in hosted.items() if replica.leader_id == ports.node_id}
         for partition, (context, _) in [*self._active.items(), *self._loading.items()]:
-            if led.get(partition) is not context.replica or context.replica.leader_epoch != context.leader_epoch:
+            moved = led.get(partition) is not context.replica or context.replica.leader_epoch != context.leader_epoch
+            if moved or context.closed:
                 self.unload(partition)
         for partition in [*self._waiting, *self._retries]:
             if partition not in led:
@@ -240,23 +242,33 @@ class CoordinatorRuntime(Generic[S]):
         return context, shard
 
     def _reload(self, partition: int, context: ShardContext) -> None:
-        if partition in self._active and self._active[partition][0] is context:
-            self.unload(partition)
+        """Read a shard anew, or after a while where that was done just now: one that fails each time would have the loop do little else."""
+        if partition not in self._active or self._active[partition][0] is not context:
+            return
+        self.unload(partition)
+        now = self._ports.loop.time()
+        before, self._read_anew_at[partition] = self._read_anew_at.get(partition, now - RETRY_S), now
+        if now - before < RETRY_S:
+            self._retry_later(partition)
+        else:
             self.load(partition)
 
     def _load_failed(self, partition: int, replica: Replica, error: Exception) -> None:
         """Try again later: the disk may have had a bad moment."""
         self._loading.pop(partition, None)
-        try:
-            self._retries[partition] = self._ports.loop.call_later(RETRY_S, self._retry, partition)
-        except Exception:
-            self._waiting.append(partition)  # for who asks for it, or a change of the metadata
-            raise
+        self._retry_later(partition)
         place, words = f"loading {replica.log.path}", "%s-%d cannot be loaded, trying again in %.0f s: %s"
         if isinstance(error, (KafkaError, OSError, MissingPackage)):
             failures.say(logger.error, place, words, self.topic, partition, RETRY_S, error)
         else:
             failures.report(place, error)
+
+    def _retry_later(self, partition: int) -> None:
+        try:
+            self._retries[partition] = self._ports.loop.call_later(RETRY_S, self._retry, partition)
+        except Exception:
+            self._waiting.append(partition)  # for who asks for it, or a change of the metadata
+            raise
 
     def _retry(self, partition: int) -> None:
         del self._retries[partition]

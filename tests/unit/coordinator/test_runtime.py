@@ -4,84 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from coordinator_tables import Table, Tables, put
 from fastq_broker.broker import Broker
 from fastq_broker.controller.topics import OFFSETS_TOPIC
-from fastq_broker.coordinator import CoordinatorRuntime, ShardContext
 
 from fastq._native.records import build_batch, iter_headers, read_header
-from fastq._native.wire import DecodeError
 from fastq.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, KafkaError, NotCoordinator
-
-
-class Table:
-    """A shard that keeps the latest value of each key, and transactions apart until their marker comes."""
-
-    def __init__(self, context: ShardContext) -> None:
-        self.context = context
-        self.values: dict[bytes, bytes] = {}
-        self.pending: dict[int, dict[bytes, bytes | None]] = {}
-        self.events: list[str] = []
-
-    def replay(
-        self, key: bytes, value: bytes | None, timestamp_ms: int, producer_id: int = -1, producer_epoch: int = -1
-    ) -> None:
-        if key == b"bad":
-            raise DecodeError("a good key", 0)
-        if key == b"worse":
-            raise KeyError("a mistake in the shard")
-        if producer_id >= 0:
-            self.pending.setdefault(producer_id, {})[key] = value
-        elif value is None:
-            self.values.pop(key, None)
-        else:
-            self.values[key] = value
-
-    def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        for key, value in self.pending.pop(producer_id, {}).items():
-            if committed and value is not None:
-                self.values[key] = value
-
-    def loaded(self) -> None:
-        self.events.append("loaded")
-
-    def unloaded(self) -> None:
-        self.events.append("unloaded")
-
-
-class Tables:
-    """A runtime of tables, added to a broker before it starts."""
-
-    runtime: CoordinatorRuntime[Table]
-
-    def __call__(self, broker: Broker) -> None:
-        self.runtime = CoordinatorRuntime(broker, OFFSETS_TOPIC, Table)
-        broker.coordinators = [self.runtime]
-
-    async def shard(self, key: str) -> Table:
-        """The loaded shard of a key; the topic is created if need be."""
-        while True:
-            try:
-                return self.runtime.shard_for(key)
-            except (CoordinatorNotAvailable, CoordinatorLoadInProgress):
-                await asyncio.sleep(0.001)
 
 
 @pytest.fixture
 def tables() -> Tables:
     return Tables()
-
-
-def put(shard: Table, records: list[tuple[bytes, bytes | None]], **options: Any) -> KafkaError | None:
-    answers: list[KafkaError | None] = []
-    shard.context.append(records, answers.append, **options)
-    assert len(answers) == 1, "with page-cache durability the answer comes at once"
-    return answers[0]
 
 
 def test_the_topic_comes_with_the_first_key_that_is_looked_up(bench: Any, tables: Tables) -> None:
@@ -413,172 +350,3 @@ def test_a_header_that_is_none_does_not_keep_all_keys_away(
         bench.run(read, tables)
     (line,) = [record.getMessage() for record in caplog.records if "loading goes on" in record.getMessage()]
     assert f"at offset 1 in {paths[0]}" in line and "goes on at offset 3" in line
-
-
-def test_a_record_for_which_there_was_no_memory_is_not_left_out(
-    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def write(broker: Broker) -> None:
-        assert put(await tables.shard("orders"), [(b"a", b"1"), (b"b", b"2")]) is None
-
-    bench.run(write, tables)
-    failures = [MemoryError()]
-    replay = Table.replay
-
-    def failing(self: Table, key: bytes, *rest: Any) -> None:
-        if key == b"b" and failures:
-            raise failures.pop()
-        replay(self, key, *rest)
-
-    monkeypatch.setattr("fastq_broker.coordinator.runtime.RETRY_S", 0.01)
-    monkeypatch.setattr(Table, "replay", failing)
-
-    async def read(broker: Broker) -> None:
-        assert (await tables.shard("orders")).values == {b"a": b"1", b"b": b"2"}
-
-    bench.run(read, tables)
-    assert failures == []
-
-
-@pytest.mark.parametrize("what", ["make_shard", "create_task", "call_later"])
-def test_one_that_cannot_be_begun_for_a_moment_keeps_no_other_from_loading(
-    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    """It was coordinated by nobody, and those behind it were loading for good."""
-    monkeypatch.setattr("fastq_broker.coordinator.runtime.RETRY_S", 0.01)
-    failed: list[str] = []
-
-    def once(name: str, work: Any, mine: Callable[[Any], bool]) -> Any:
-        def failing(*given: Any, **options: Any) -> Any:
-            if name not in failed and any(map(mine, given)):
-                failed.append(name)
-                raise MemoryError("none left")
-            return work(*given, **options)
-
-        return failing
-
-    def prepare(broker: Broker) -> None:
-        tables(broker)
-        runtime, loop = tables.runtime, broker.loop
-        if what != "create_task":
-            runtime._make_shard = once("make_shard", runtime._make_shard, bool)
-        if what == "call_later":
-            monkeypatch.setattr(loop, what, once(what, loop.call_later, lambda given: given == runtime._retry))
-        if what == "create_task":
-            ours = runtime._load_all.__qualname__
-            begun = once(what, loop.create_task, lambda given: getattr(given, "__qualname__", "") == ours)
-            monkeypatch.setattr(loop, what, begun)
-
-    async def work(broker: Broker) -> None:
-        for partition in range(4):
-            key = next(key for key in map(str, range(100)) if tables.runtime.partition_for(key) == partition)
-            assert (await tables.shard(key)).events == ["loaded"]
-
-    bench.run(work, prepare)
-    assert what in failed
-
-
-@pytest.mark.parametrize("what", ["log", "replay"])
-def test_what_fails_inside_while_it_is_written_is_read_anew(
-    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    """Whoever asked is told, and the shard is what its log says."""
-
-    async def scenario(broker: Broker) -> None:
-        shard = await tables.shard("orders")
-        assert put(shard, [(b"a", b"1")]) is None
-        owner, name = (type(shard.context.replica.log), "append") if what == "log" else (Table, "replay")
-
-        def failing(*_given: Any, **_options: Any) -> None:
-            raise MemoryError
-
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, failing)
-            assert isinstance(put(shard, [(b"a", b"2"), (b"b", b"2")]), NotCoordinator)
-        assert isinstance(put(shard, [(b"c", b"3")]), NotCoordinator)
-        await asyncio.sleep(0)  # the loop's next turn begins it
-        again = await tables.shard("orders")
-        assert again.values == ({b"a": b"1"} if what == "log" else {b"a": b"2", b"b": b"2"})
-        assert shard.events[-1] == "unloaded" and put(again, [(b"c", b"3")]) is None
-
-    bench.run(scenario, tables)
-
-
-def test_what_cannot_be_read_anew_for_a_moment_is_when_somebody_asks(
-    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was about to be for good."""
-
-    async def scenario(broker: Broker) -> None:
-        shard = await tables.shard("orders")
-        answers: list[KafkaError | None] = []
-
-        def no_memory(*_: Any, **options: Any) -> None:
-            raise MemoryError("none left")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Table, "replay", no_memory)
-            patch.setattr(shard.context, "_loop", SimpleNamespace(call_soon=no_memory))
-            shard.context.append([(b"a", b"1")], answers.append)
-        assert isinstance(answers[0], NotCoordinator)
-        await asyncio.sleep(0.01)
-        assert shard.events == ["loaded"]
-        assert (await tables.shard("orders")).values == {b"a": b"1"}
-        assert shard.events == ["loaded", "unloaded"]
-
-    bench.run(scenario, tables)
-
-
-def test_one_that_fails_as_it_begins_is_tried_again_and_keeps_no_other_from_loading(
-    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its keys had half a coordinator, and those of partitions behind it one that was loading for good."""
-    monkeypatch.setattr("fastq_broker.coordinator.runtime.RETRY_S", 0.01)
-    loaded = Table.loaded
-    failures = [MemoryError("none left")]
-
-    def failing(self: Table) -> None:
-        if failures:
-            raise failures.pop()
-        loaded(self)
-
-    monkeypatch.setattr(Table, "loaded", failing)
-
-    async def work(broker: Broker) -> None:
-        for partition in range(4):
-            key = next(key for key in map(str, range(100)) if tables.runtime.partition_for(key) == partition)
-            assert (await tables.shard(key)).events == ["loaded"]
-
-    bench.run(work, tables)
-    assert failures == []
-
-
-def test_a_load_that_fails_is_tried_again(
-    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def write(broker: Broker) -> None:
-        assert put(await tables.shard("orders"), [(b"a", b"1")]) is None
-
-    bench.run(write, tables)
-    failures = [OSError(5, "Input/output error")]
-    monkeypatch.setattr("fastq_broker.coordinator.runtime.RETRY_S", 0.01)
-
-    def prepare(broker: Broker) -> None:
-        tables(broker)
-        read = broker.read_ahead.call
-
-        async def failing(work: Any) -> Any:
-            if failures and work not in (broker.controller.read, broker.logs.recover):  # the start's own
-                raise failures.pop()
-            return await read(work)
-
-        broker.read_ahead.call = failing  # type: ignore[method-assign]
-        monkeypatch.setattr("fastq_broker.log.scan.LogSlice.is_cached", lambda self: False)
-
-    async def read(broker: Broker) -> None:
-        assert (await tables.shard("orders")).values == {b"a": b"1"}
-
-    with caplog.at_level(logging.ERROR):
-        bench.run(read, prepare)
-    assert failures == []
-    assert any("trying again" in record.getMessage() for record in caplog.records)
