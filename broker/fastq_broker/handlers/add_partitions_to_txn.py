@@ -3,17 +3,19 @@
 Rules
 - Up to version 3 one transaction of a client, from version 4 on many at once, of other brokers; `verify_only` changes nothing.
 - One unknown partition keeps its transaction from growing at all: the others were not attempted.
+- Of many at once, those whose addition the replicas do not keep in ANSWER_S are CONCURRENT_TRANSACTIONS, as the next question about them is
+  told: who asks sends this node nothing else before the answer (Kafka's waits for all, for as long as for a request).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from fastq_broker.handlers.together import together
+from fastq_broker.handlers.together import together_in_time
 from fastq_broker.transactions.answers import answered, fenced_code
 from fastq_broker.transactions.transaction import VERSION_2, Partition, Transaction
 
@@ -31,6 +33,9 @@ VERSIONS = (0, 5)
 FIRST_VERSION_WITH_FENCED = 2
 FIRST_BATCHED_VERSION = 4
 FIRST_VERSION_OF_VERSION_2 = 5
+
+ANSWER_S: Final = 0.5
+"""How long the transactions of one request are waited for: longer than a write takes where nothing is wrong."""
 
 Codes = Mapping[Partition, int]
 
@@ -53,15 +58,24 @@ def handle(
 
 
 async def _handle_batch(context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-    codes = await together([_codes(context, asked) for asked in request.transactions])
+    codes = await together_in_time([_codes(context, asked) for asked in request.transactions], ANSWER_S)
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
-                transactional_id=asked.transactional_id, topic_results=_topics(asked, told)
+                transactional_id=asked.transactional_id,
+                topic_results=_topics(asked, _late(asked) if told is None else told),
             )
             for asked, told in zip(request.transactions, codes, strict=True)
         ]
     )
+
+
+def _late(asked: Asked) -> Codes:
+    return dict.fromkeys(_partitions(asked), int(ErrorCode.CONCURRENT_TRANSACTIONS))
+
+
+def _partitions(asked: Asked) -> frozenset[Partition]:
+    return frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
 
 
 async def _later(asked: Asked, codes: Awaitable[Codes]) -> AddPartitionsToTxnResponse:
@@ -74,7 +88,7 @@ def _respond(asked: Asked, codes: Codes) -> AddPartitionsToTxnResponse:
 
 def _codes(context: RequestContext, asked: Asked) -> Codes | Awaitable[Codes]:
     """The error code of each partition, 0 where there is none; at once where nothing has to be waited for."""
-    wanted = frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
+    wanted = _partitions(asked)
     transactions = context.transactions
     version = context.api_version
     if not asked.transactional_id:
