@@ -6,7 +6,8 @@ Rules
   forgotten, it goes on, and all are told COORDINATOR_NOT_AVAILABLE until it has ended.
 - EndTxn is answered when PREPARE_* is in the log. The markers follow in the next turn of the loop, before anything that the client
   can send after the answer; COMPLETE_* is written when all of them are. What cannot be reached is tried again.
-- A PREPARE_* that is found when the partition is loaded gets its markers (again): a decided transaction ends as decided.
+- A PREPARE_* that is found when the partition is loaded gets its markers (again): a decided transaction ends as decided. What was
+  loaded counts once all in sync have it, too, as the next coordinator may not else (Kafka's goes by it at once).
 - Time-outs count on the monotonic clock. The log has wall-clock times: who loads an open transaction takes its age from them.
 Source: TransactionCoordinator, TransactionStateManager, TransactionMarkerChannelManager.
 """
@@ -64,6 +65,7 @@ class Context(Protocol):
     def append_in_parts(
         self, records: Sequence[tuple[bytes, bytes | None]], on_done: Callable[[KafkaError | None], None]
     ) -> None: ...
+    def when_durable(self, on_done: Callable[[KafkaError | None], None]) -> None: ...
     def now_ms(self) -> int: ...
     def monotonic_ms(self) -> int: ...
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Handle: ...
@@ -133,7 +135,8 @@ class TransactionShard:
     until which it may stay open. An id is in `_writing` from the append of a transition until it is as durable as the log promises, and
     then that transition is what `transactions` has, and who is told of it is in `_waiters`; the id is in `_given_up` too once nobody waits
     for that any more. It is in `_unkept` while what `transactions` has is in the log and not known to be kept, as another leader may not
-    have it: with the partitions of the open transaction that was known to be.
+    have it: with the partitions of the open transaction that was known to be. `_kept` tells whether what was loaded is known to be,
+    `_loaded` is what of it is decided, while that is not asked.
     An id in a PREPARE_* state is either in `_writing`, or its markers are being written, or a retry is in `_retries`; `_failures`
     counts the attempts that failed.
     """
@@ -142,7 +145,8 @@ class TransactionShard:
         self.transactions: dict[str, Transaction] = {}
         self._context = context
         self._world = world
-        self._live = False
+        self._live = self._kept = False
+        self._loaded: list[Transaction] | None = None
         self._ongoing: dict[str, int] = {}
         self._writing: dict[str, Transaction | None] = {}
         self._waiters: dict[str, _Waiter] = {}
@@ -187,8 +191,26 @@ class TransactionShard:
     def loaded(self) -> None:
         """Go on with what had been decided."""
         self._live = True
-        for txn in list(self.transactions.values()):
-            if txn.state in DECIDED:
+        self._loaded = [txn for txn in self.transactions.values() if txn.state in DECIDED]
+        self._wait_kept()
+
+    def _wait_kept(self) -> None:
+        """Go by what was loaded once all in sync have it; where that is not known, it is asked with the next look at what is late."""
+        decided, self._loaded = self._loaded, None
+        if decided is not None:
+            try:
+                self._context.when_durable(partial(self._loaded_kept, decided))
+            except Exception:
+                self._loaded = decided
+                raise
+
+    def _loaded_kept(self, decided: list[Transaction], error: KafkaError | None) -> None:
+        if error is not None:
+            self._loaded = decided
+            return
+        self._kept = True
+        for txn in decided:
+            if self._is_current(txn):
                 logger.info(
                     "%s: writing the markers of a transaction in state %s", txn.transactional_id, txn.state.label
                 )
@@ -242,7 +264,7 @@ class TransactionShard:
         txn = self._known(transactional_id)
         self._check_idle(transactional_id)
         changed = rules.add_partitions(txn, producer_id, epoch, partitions, self._context.now_ms(), version)
-        if changed is txn and transactional_id not in self._unkept:
+        if changed is txn and self._kept and transactional_id not in self._unkept:
             reply(txn, None)
         else:
             self._write(changed, reply, SPARE_BYTES)
@@ -254,7 +276,7 @@ class TransactionShard:
         ConcurrentTransactions where one of the others is not known to be in it for good."""
         txn = self._known(transactional_id)
         missing = rules.verify(txn, producer_id, epoch, partitions)
-        kept = self._unkept.get(transactional_id)
+        kept = self._unkept.get(transactional_id) if self._kept else frozenset()
         if kept is not None and not partitions - missing <= kept:
             raise concurrent(txn)
         return missing
@@ -285,7 +307,7 @@ class TransactionShard:
     def wait_settled(self, transactional_id: str, callback: Callable[[], None]) -> bool:
         """Call back once the operation that goes on has ended; False when there is none, or none that ends by itself."""
         txn = self.transactions.get(transactional_id)
-        ending = txn is not None and txn.state in DECIDED and transactional_id not in self._retries
+        ending = txn is not None and txn.state in DECIDED and self._kept and transactional_id not in self._retries
         if not self._live or transactional_id in self._given_up or not (transactional_id in self._writing or ending):
             return False
         self._waiting.setdefault(transactional_id, []).append(callback)
@@ -295,6 +317,7 @@ class TransactionShard:
 
     def abort_timed_out(self) -> int:
         """Abort the transactions that have been open for too long; answers how many. Called now and then."""
+        reports.attempt("going by what was loaded", self._wait_kept)
         for handle in list(self._retries.values()):
             if isinstance(handle, _Untimed):
                 reports.attempt("ending a transaction without a timer", handle.run)

@@ -343,3 +343,55 @@ def test_who_waits_for_a_write_waits_no_longer_than_a_transaction_may_be_open(
     assert bench.world.markers == [(A, 1000, 1, "PrepareCommit")]
     assert answers == [15] and called == [True]
     assert isinstance(bench.add(1000, 1, B), Transaction)
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_a_decision_that_was_loaded_gets_its_markers_once_the_next_coordinator_would_have_it(
+    bench: Bench, short: bool
+) -> None:
+    """Its partitions were told of it at once: one that came after a second move could decide otherwise, and end others of them so."""
+    producer = begun(bench)
+    bench.context.durable = False
+    assert bench.end(*producer, True) is None
+    bench.restart()
+    bench.turn()
+    assert not bench.world.markers
+    assert code(bench.initialize()) == CONCURRENT
+    assert not bench.shard.wait_settled("t", lambda: None), "nobody waits for what may take long"
+    if short:
+        bench.context.finish_appends(error_for_code(20, "fewer are in sync by now"))
+        bench.turn()
+        assert not bench.world.markers
+        bench.shard.abort_timed_out()
+    bench.context.durable = True
+    bench.context.finish_appends()
+    bench.turn()
+    assert bench.world.markers == [(A, 1000, 1, "PrepareCommit")]
+    assert bench.state() == "CompleteCommit"
+
+
+def test_an_addition_that_was_loaded_lets_a_batch_in_once_the_next_coordinator_would_have_it(bench: Bench) -> None:
+    producer = begun(bench)
+    bench.context.durable = False
+    bench.restart()
+    with pytest.raises(KafkaError) as refused:
+        bench.shard.verify("t", *producer, frozenset({A}))
+    assert code(refused.value) == CONCURRENT
+    assert bench.shard.verify("t", *producer, frozenset({B})) == {B}
+    written = len(bench.context.log)
+    assert bench.add(*producer, A) is None and len(bench.context.log) == written + 1
+    bench.context.finish_appends()
+    assert bench.shard.verify("t", *producer, frozenset({A, B})) == {B}
+    assert isinstance(bench.add(*producer, A), Transaction) and len(bench.context.log) == written + 1
+
+
+def test_what_was_loaded_and_moved_again_is_ended_by_nobody_here(bench: Bench) -> None:
+    producer = begun(bench)
+    bench.context.durable = False
+    assert bench.end(*producer, True) is None
+    bench.restart()
+    bench.shard.unloaded()
+    bench.context.durable = True
+    bench.context.finish_appends()
+    bench.turn()
+    assert not bench.world.markers and not [timer for timer in bench.context.timers if not timer.cancelled]

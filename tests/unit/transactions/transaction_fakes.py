@@ -61,6 +61,12 @@ class FakeContext:
         else:
             self.unfinished.append(on_done)
 
+    def when_durable(self, on_done: Done) -> None:
+        if self.durable:
+            on_done(None)
+        else:
+            self.unfinished.append(on_done)
+
     def finish_appends(self, error: KafkaError | None = None) -> None:
         unfinished, self.unfinished = self.unfinished, []
         for on_done in unfinished:
