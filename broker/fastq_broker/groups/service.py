@@ -22,6 +22,7 @@ from fastq_broker import group_config
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller.topics import OFFSETS_TOPIC
 from fastq_broker.coordinator import CoordinatorRuntime, ShardContext
+from fastq_broker.log import failures
 from fastq_broker.turns import Repeated
 
 from .classic_state import Settings
@@ -215,9 +216,10 @@ class GroupCoordinator:
         if altered or any(kind == ResourceType.BROKER for kind, _ in delta.changed_configs):
             self._settings_of.clear()
         for shard in self.runtime.shards():
-            shard.consumer.metadata_changed(delta)
+            place = f"following the metadata in the groups of partition {shard.context.partition}"
+            failures.attempt(place, partial(shard.consumer.metadata_changed, delta))
             if altered:
-                shard.consumer.settings_changed(altered)
+                failures.attempt(place, partial(shard.consumer.settings_changed, altered))
         deleted = frozenset(topic.name for topic in delta.deleted_topics) - {OFFSETS_TOPIC}
         if deleted:
             leaving = _Leaving(deleted, set(self.runtime.not_loaded()))
@@ -257,7 +259,12 @@ class GroupCoordinator:
     def _delete(leaving: _Leaving, shard: GroupShard, topics: frozenset[str]) -> PartitionLog | None:
         """Delete what a shard has of topics that are gone; answers its log where there was any. What cannot be written has to follow,
         unless its id tells it from what a younger topic of that name has."""
-        if not shard.topics_deleted(topics):
+        try:
+            if not shard.topics_deleted(topics):
+                return None
+        except Exception as error:
+            failures.report(f"deleting offsets of deleted topics in {shard.context.partition}", error)
+            leaving.unread.add(shard.context.partition)
             return None
         if any(name in topics and topic_id == NO_ID for name, topic_id in shard.offsets.topics()):
             leaving.unread.add(shard.context.partition)
