@@ -137,8 +137,9 @@ class TransactionShard:
     for that any more. It is in `_unkept` while what `transactions` has is in the log and not known to be kept, as another leader may not
     have it: with the partitions of the open transaction that was known to be. `_kept` tells whether what was loaded is known to be,
     `_loaded` is what of it is decided, while that is not asked.
-    An id in a PREPARE_* state is either in `_writing`, or its markers are being written, or a retry is in `_retries`; `_failures`
-    counts the attempts that failed.
+    An id in a PREPARE_* state is in `_decided`, and either in `_writing`, or in `_ending` as its markers are being written, or a retry is
+    in `_retries`; where there was no memory for any of them the next look at what is late begins anew. `_failures` counts the attempts
+    that failed.
     """
 
     def __init__(self, context: Context, world: World) -> None:
@@ -153,6 +154,8 @@ class TransactionShard:
         self._given_up: set[str] = set()
         self._unkept: dict[str, frozenset[Partition]] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
+        self._decided: dict[str, Transaction] = {}
+        self._ending: set[str] = set()
         self._retries: dict[str, Handle] = {}
         self._failures: dict[str, int] = {}
 
@@ -176,7 +179,11 @@ class TransactionShard:
                 was_open = before if before is not None and before.state == TransactionState.ONGOING else None
                 self._unkept.setdefault(transactional_id, was_open.partitions if was_open else frozenset())
             self.transactions[transactional_id] = txn
-            if txn.state not in DECIDED:
+            self._ending.discard(transactional_id)
+            if txn.state in DECIDED:
+                self._decided[transactional_id] = txn
+            else:
+                self._decided.pop(transactional_id, None)
                 self._failures.pop(transactional_id, None)
             if txn.state != TransactionState.ONGOING:
                 self._ongoing.pop(transactional_id, None)
@@ -191,7 +198,7 @@ class TransactionShard:
     def loaded(self) -> None:
         """Go on with what had been decided."""
         self._live = True
-        self._loaded = [txn for txn in self.transactions.values() if txn.state in DECIDED]
+        self._loaded = list(self._decided.values())
         self._wait_kept()
 
     def _wait_kept(self) -> None:
@@ -318,6 +325,9 @@ class TransactionShard:
     def abort_timed_out(self) -> int:
         """Abort the transactions that have been open for too long; answers how many. Called now and then."""
         reports.attempt("going by what was loaded", self._wait_kept)
+        for name, txn in list(self._decided.items()):
+            if self._kept and not (name in self._ending or name in self._writing or name in self._retries):
+                self._begin_end(txn)
         for handle in list(self._retries.values()):
             if isinstance(handle, _Untimed):
                 reports.attempt("ending a transaction without a timer", handle.run)
@@ -393,19 +403,23 @@ class TransactionShard:
         """Put a transition into the log; `reply` when it is there, or COORDINATOR_NOT_AVAILABLE when that takes longer than the transaction
         may be open: the transition goes on."""
         transactional_id = txn.transactional_id
-        self._writing[transactional_id] = txn
-        waiting = self._waiters[transactional_id] = _Waiter(reply)
+        waiting = _Waiter(reply)
         try:
+            self._waiters[transactional_id] = waiting
+            self._writing[transactional_id] = txn
             records = [(encode_key(transactional_id), encode_value(txn))]
             self._context.append(records, partial(self._written, txn, waiting), spare_bytes=spare_bytes)
             if waiting.reply is not None:
                 waiting.timer = self._context.call_later(txn.timeout_ms / 1000, partial(self._overdue, txn, waiting))
         except Exception as error:
-            if self._waiters.get(transactional_id) is not waiting:  # it is written, and who was told of it has raised
+            if (
+                self._waiters.get(transactional_id) is not waiting
+            ):  # not begun, or written, and who was told of it has raised
                 raise
+            self._end_wait(transactional_id)
             reports.report(f"writing to __transaction_state-{self._context.partition}", error)
             failed = error_for_code(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"it could not be written: {error!r}")
-            self._written(txn, waiting, failed)
+            self._go_on(txn, waiting, failed)
 
     def _overdue(self, txn: Transaction, waiting: _Waiter) -> None:
         """A transition is not known to be kept in time: nobody waits for it here any more."""
@@ -418,11 +432,17 @@ class TransactionShard:
     def _written(self, txn: Transaction, waiting: _Waiter, error: KafkaError | None) -> None:
         if self._waiters.get(txn.transactional_id) is not waiting:
             return  # told already: the shard went, or it failed inside once it was in the log
-        del self._waiters[txn.transactional_id]
-        del self._writing[txn.transactional_id]
-        self._given_up.discard(txn.transactional_id)
+        self._end_wait(txn.transactional_id)
         if error is None:
             self._unkept.pop(txn.transactional_id, None)
+        self._go_on(txn, waiting, error)
+
+    def _end_wait(self, transactional_id: str) -> None:
+        del self._waiters[transactional_id]
+        self._writing.pop(transactional_id, None)
+        self._given_up.discard(transactional_id)
+
+    def _go_on(self, txn: Transaction, waiting: _Waiter, error: KafkaError | None) -> None:
         if waiting.timer is not None:
             waiting.timer.cancel()
         try:
@@ -441,18 +461,20 @@ class TransactionShard:
                 self._wake(txn.transactional_id)
 
     def _begin_end(self, txn: Transaction) -> None:
-        step = partial(self._end_partitions, txn, txn.partitions)
         try:
-            self._world.soon(partial(self._take, txn, step))
+            self._ending.add(txn.transactional_id)
+            self._world.soon(partial(self._take, txn, partial(self._end_partitions, txn, txn.partitions)))
         except Exception as error:
+            self._ending.discard(txn.transactional_id)
             reports.report(f"ending transactions of __transaction_state-{self._context.partition}", error)
-            self._later(txn, step)
+            self._later(txn, partial(self._end_partitions, txn, txn.partitions))
 
     def _take(self, txn: Transaction, step: Callable[[], None]) -> None:
         """Take a step to the end of a decided transaction. One that raises is tried again: nobody else would end it."""
         try:
             step()
         except Exception as error:
+            self._ending.discard(txn.transactional_id)
             reports.report(f"ending transactions of __transaction_state-{self._context.partition}", error)
             under_way = txn.transactional_id in self._writing or txn.transactional_id in self._retries
             if self._is_current(txn) and not under_way:
@@ -461,12 +483,14 @@ class TransactionShard:
     def _end_partitions(self, txn: Transaction, partitions: frozenset[Partition]) -> None:
         """Write the markers of a decided transaction into these partitions."""
         if self._is_current(txn):
+            self._ending.add(txn.transactional_id)
             self._world.write_markers(self._context.leader_epoch, txn, partitions, partial(self._ended, txn))
 
     def _ended(self, txn: Transaction, left: frozenset[Partition]) -> None:
         """The markers are written, but for those of `left`."""
         if not self._is_current(txn):
             return
+        self._ending.discard(txn.transactional_id)
         if left:
             self._later(txn, partial(self._end_partitions, txn, left))
         else:
