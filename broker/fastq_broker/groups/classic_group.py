@@ -269,16 +269,18 @@ class ClassicGroup(GroupState):
             self._answer(waiter, SyncResult(error))
             return
         member = self.members[member_id]
-        self.pending_syncs.discard(member_id)
         if self.state is State.STABLE:
             self._answer(waiter, SyncResult(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment))
+            self.pending_syncs.discard(member_id)
             return
         if member.sync_waiter is not None:  # the client has asked again, on another connection
             self._answer(member.sync_waiter, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
-        member.sync_waiter = waiter
+            member.sync_waiter = None
         if member_id == self.leader_id:
             assigned = {known: assignments.get(known, b"") for known in self.members}
             self.effects.append(Store(assigned, self._assignment_stored(assigned)))
+        self.pending_syncs.discard(member_id)
+        member.sync_waiter = waiter
 
     def _sync_error(
         self,

@@ -18,6 +18,7 @@ from fastq._native.commit_path import decode_offset_key, decode_offset_value, en
 from fastq.values import NamedTuple
 
 if TYPE_CHECKING:
+    from fastq_broker.controller.image import TopicImage
     from fastq_broker.coordinator.shard import CoordinatorRecord
 
     from .group import Group
@@ -200,3 +201,8 @@ def _is_expired(committed: CommittedOffset, base: Callable[[int], int | None], n
     if committed.expire_timestamp_ms >= 0:
         return now_ms >= committed.expire_timestamp_ms
     return now_ms - since >= retention_ms
+
+
+def is_of_another(committed: CommittedOffset, topic: TopicImage | None) -> bool:
+    """Whether it was committed in a topic that had this one's name before; of what no id is known, nobody can tell."""
+    return topic is not None and committed.topic_id not in (NO_ID, topic.topic_id)

@@ -41,10 +41,9 @@ from .consumer_groups import RETRY_MS, ConsumerGroups
 from .consumer_records import RECORD_TYPES as CONSUMER_TYPES
 from .errors import ENDS_A_MEMBERSHIP
 from .group import UNKNOWN_MEMBER, Committer, Group
-from .offsets import NO_ID, CommittedOffset, NamedId, Offsets, TopicPartition
+from .offsets import NO_ID, CommittedOffset, NamedId, Offsets, TopicPartition, is_of_another
 
 if TYPE_CHECKING:
-    from fastq_broker.controller.image import TopicImage
     from fastq_broker.coordinator.shard import CoordinatorRecord, ShardContext
 
     from .consumer_groups import Answer as ConsumerAnswer
@@ -73,7 +72,6 @@ class ShardSettings(NamedTuple):
 DEFAULTS = ShardSettings()
 _PARTITION = itemgetter(0, 1)  # of a CommitEntry
 
-
 CommitEntry = tuple[str, int, int, int, str | None]
 """Topic, partition, offset, leader epoch, metadata."""
 
@@ -101,7 +99,7 @@ Errors = Callable[[dict[TopicPartition, int]], None]
 class GroupShard:
     """All groups of one partition. Loop thread only.
 
-    Invariant: a classic group with effects left over does not exist between two calls: `_run` carries them out before each returns.
+    Invariant: a classic group has no effects left over between two calls, but what failed inside: `_run` carries them out.
     """
 
     def __init__(
@@ -394,13 +392,13 @@ class GroupShard:
         return {
             item: found
             for item, found in self.offsets.of_group(group_id).items()
-            if not _is_of_another(found, image.topic(item[0]))
+            if not is_of_another(found, image.topic(item[0]))
         }
 
     def committed_in(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         """The same of one partition; None when there is none."""
         found = self.offsets.get(group_id, topic, partition)
-        return None if found is None or _is_of_another(found, self._image().topic(topic)) else found
+        return None if found is None or is_of_another(found, self._image().topic(topic)) else found
 
     def fetch_error(self, group_id: str, committer: Committer) -> int:
         """Why a group's offsets may not be read; one that does not exist has none, which is no error. Older ones than were committed are
@@ -530,12 +528,13 @@ class GroupShard:
 
     def _run(self, group: Any, asked: Callable[..., None] | None = None) -> int:
         """Carry out what a classic group wants; groups of the other kind want nothing this way. Answers the last error with which it was
-        refused at once to be stored. What one thing raises comes after the others are done, as the group counts on each of them; what an
-        answer raises, to who `asked` alone."""
+        refused at once to be stored. The group counts on all of it: what fails inside is done with the next call, or after a while. Not an
+        answer: who `asked` hears what that raises, once the rest is done."""
         refusal: int = ErrorCode.NONE
         failure: Exception | None = None
+        undone: list[Store | Wake] = []
         while isinstance(group, ClassicGroup) and group.effects:
-            effects, group.effects = group.effects, []
+            effects, group.effects = iter(group.effects), []
             for effect in effects:
                 try:
                     if isinstance(effect, Answer):
@@ -545,10 +544,15 @@ class GroupShard:
                     else:
                         refusal = self._store(group, effect) or refusal
                 except Exception as error:
-                    if failure is not None or (isinstance(effect, Answer) and effect.waiter is not asked):
-                        failures.report("carrying out what a group wants", error)
-                    else:
+                    if not isinstance(effect, Answer):
+                        undone.append(effect)
+                    elif effect.waiter is asked:
                         failure = error
+                        continue
+                    failures.report("carrying out what a group wants", error)
+        if undone:
+            group.effects += undone
+            self._deadlines.add(self.context.monotonic_ms() + RETRY_MS, (group, UNKNOWN_MEMBER))
         if failure is not None:
             raise failure
         return refusal
@@ -559,6 +563,13 @@ class GroupShard:
         codes: list[int] = []
 
         def done(error: KafkaError | None) -> None:
+            try:
+                tell(error)
+            except Exception as failure:  # the group counts on it
+                self.context.call_later(RETRY_MS / 1000, partial(done, error))
+                failures.report(f"going on with groups in {self.context.partition} that are stored", failure)
+
+        def tell(error: KafkaError | None) -> None:
             code = ErrorCode.NONE if error is None else store_error(error)
             codes.append(code)
             if error is not None and error.code not in LED_ELSEWHERE:
@@ -587,8 +598,3 @@ class GroupShard:
         except Exception as error:
             self._deadlines.add(now_ms + RETRY_MS, item)  # nothing else may have it looked at
             failures.report(f"looking after the groups of {self.context.partition}", error)
-
-
-def _is_of_another(committed: CommittedOffset, topic: TopicImage | None) -> bool:
-    """Whether it was committed in a topic that had this one's name before; of what no id is known, nobody can tell."""
-    return topic is not None and committed.topic_id not in (NO_ID, topic.topic_id)

@@ -441,3 +441,24 @@ def test_where_only_some_of_those_who_leave_could_be_taken_out_the_others_join_a
         bench.heartbeat(second)
         bench.heartbeat(stays)
     assert first not in bench.group.members and bench.heartbeat(stays) == 27
+
+
+def test_a_leader_whose_assignment_cannot_be_taken_in_is_out_like_one_that_never_sent_it(
+    bench: GroupBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as one that waits, so that neither its session nor the time for syncs took it out: the others waited for good."""
+    members = [bench.join_new(session_ms=SESSION_MS) for _ in range(2)]
+    bench.advance(2 * DELAY_MS)
+    leader, follower = sorted((member_id for member_id, _ in members), key=lambda name: name != bench.group.leader_id)
+    waiting = bench.sync(follower)
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.group, "_assignment_stored", no_memory)
+        with pytest.raises(MemoryError):
+            bench.sync(leader, assignments={})
+    bench.advance(REBALANCE_MS)
+    assert leader not in bench.group.members
+    assert waiting.result.error == 27

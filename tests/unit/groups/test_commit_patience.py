@@ -15,7 +15,7 @@ from fastq_broker.groups.consumer_groups import ConsumerGroups
 from fastq_broker.groups.group import Committer
 from fastq_broker.groups.shard import Commit
 from fastq_broker.log import FailureReports
-from group_world import CLIENT, World
+from group_world import CLIENT, SlowWorld, World
 
 from fastq.errors import (
     ErrorCode,
@@ -35,37 +35,6 @@ JOINING = {
     "subscribed_topic_names": ["t"],
     "topic_partitions": [],
 }
-
-
-class SlowWorld(World):
-    """What is written is safe when the test says so."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[KafkaError | None], None]] = []
-        super().__init__(session_timeout_ms=60_000)
-        self.topics(t=2)
-
-    def append(
-        self, records: Sequence[tuple[bytes, bytes | None]], on_done: Callable[[Any], None], **transaction: Any
-    ) -> None:
-        error = self._write(records)
-        if error is None:
-            self.waiting.append(on_done)
-        else:
-            on_done(error)
-
-    append_in_parts = append
-
-    def when_durable(self, on_done: Callable[[Any], None]) -> None:
-        if self.waiting:
-            self.waiting.append(on_done)
-        else:
-            on_done(None)
-
-    def replicate(self, error: KafkaError | None = None) -> None:
-        waiting, self.waiting = self.waiting, []
-        for on_done in waiting:
-            on_done(error)
 
 
 @pytest.fixture
