@@ -22,12 +22,12 @@ Said = Callable[[], list[str]]
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Said:
-    """What was said since the last call; what is for information begins with its level."""
+    """What was said of this test's subjects since the last call; what is for information begins with its level."""
     caplog.set_level(logging.INFO, LOG.name)
 
     def take() -> list[str]:
         marks = {logging.WARNING: "", logging.INFO: "INFO "}
-        found = [marks[record.levelno] + record.getMessage() for record in caplog.records]
+        found = [marks[record.levelno] + record.getMessage() for record in caplog.records if record.name == LOG.name]
         caplog.clear()
         return found
 
