@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import socket
 
 NEVER = float("inf")
+AGAIN_S = 1.0
+"""After a turn that failed, with no timer that waits: when the next one is taken."""
 # Before Python 3.12, asyncio's writelines() copies all buffers into one. Since then it takes them one by one, but in 3.12.0 to 3.12.8,
 # 3.13.0 and 3.13.1 it never calls pause_writing, so that memory would have no bound (CVE-2024-12254), where no distribution mended it.
 WRITELINES_HELPS = (
@@ -103,7 +105,8 @@ class AsyncDriver:
         if self._timer is not None:
             self._timer.cancel()
         for task in self._connects:
-            task.cancel()
+            with contextlib.suppress(RuntimeError):  # a loop that is closed carries nothing out any more
+                task.cancel()
         self.core.close()
         with contextlib.suppress(RuntimeError):  # a loop that is closed has closed its transports
             self._run_effects()
@@ -113,9 +116,17 @@ class AsyncDriver:
 
     def _turn(self) -> None:
         self._turn_scheduled = False
-        core = self.core
         if self._closed or self._forked:
             return
+        try:
+            self._take_turn()
+        except Exception:  # there may be no memory for it: what was not come to is due all the same
+            if self._timer is None and not self._closed:
+                self._timer, self._timer_at = self.loop.call_later(AGAIN_S, self._on_timer), self.core.clock() + AGAIN_S
+            raise
+
+    def _take_turn(self) -> None:
+        core = self.core
         while True:
             now = core.clock()
             if now >= core.deadline:
@@ -147,17 +158,31 @@ class AsyncDriver:
         self._turn()
 
     def _run_effects(self) -> None:
-        for effect in self.core.take_effects():
-            if isinstance(effect, Connect):
-                task = self.loop.create_task(self._connect(effect))
-                self._connects.add(task)
-                task.add_done_callback(self._connects.discard)
-            elif isinstance(effect, Close):
-                transport, effect.connection.transport = effect.connection.transport, None
-                if transport is not None:
-                    transport.abort()
-            else:
-                self._resolve(effect)
+        effects = self.core.take_effects()
+        try:
+            while effects:
+                self._run_effect(effects[0])
+                del effects[0]
+        except BaseException as error:  # what was not come to is for the next turn, and a connection is begun anew
+            begun, self.core.effects[:0] = effects[0], effects[1:]
+            if isinstance(begun, Connect):
+                lost = OSError(f"interrupted by {type(error).__name__}")
+                begun.connection.connection_lost(lost, self.core.clock())
+            raise
+
+    def _run_effect(self, effect: Resolve | Connect | Close) -> None:
+        if isinstance(effect, Connect):
+            if self._closed:  # nobody would see to the task
+                return
+            task = self.loop.create_task(self._connect(effect))
+            self._connects.add(task)
+            task.add_done_callback(self._connects.discard)
+        elif isinstance(effect, Close):
+            transport, effect.connection.transport = effect.connection.transport, None
+            if transport is not None:
+                transport.abort()
+        else:
+            self._resolve(effect)
 
     def _resolve(self, effect: Resolve) -> None:
         driver = weakref.ref(self)
@@ -186,12 +211,15 @@ class AsyncDriver:
                 sock.close()
                 return
             transport, _ = await self.loop.create_connection(lambda: _Protocol(self, connection), sock=sock)
-        except OSError as error:
+        except Exception as error:
             if sock is not None:
                 sock.close()
+            lost = error if isinstance(error, OSError) else OSError(f"interrupted by {type(error).__name__}")
             if not self._closed:
-                connection.connection_lost(error, self.core.clock())
+                connection.connection_lost(lost, self.core.clock())
                 self._turn()
+            if lost is not error:
+                raise
         except BaseException:
             if sock is not None:
                 sock.close()
@@ -211,9 +239,15 @@ class AsyncDriver:
 
     def _write_all(self) -> None:
         writable, self.core.writable = self.core.writable, {}
-        for connection in writable:
-            if connection.transport is not None and not connection.paused:
-                self._write(connection)
+        try:
+            for connection in writable:
+                if connection.transport is not None and not connection.paused:
+                    self._write(connection)
+        except BaseException as error:
+            # How much of it the transport has taken is not certain, and the others are written in the next turn.
+            connection.connection_lost(OSError(f"interrupted by {type(error).__name__}"), self.core.clock())
+            self.core.writable = {**writable, **self.core.writable}
+            raise
 
     def _write(self, connection: Connection) -> None:
         outgoing = connection.outgoing

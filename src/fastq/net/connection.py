@@ -82,6 +82,7 @@ class Owner(Protocol):
 
     completions: deque[tuple[Done, Any, FastqError | None]]
     writable: dict[Connection, None]
+    deadline: float
 
     def call_at(self, when: float, callback: Callable[[float], object]) -> object:
         """Call `callback(now)` at `when` on the core's clock."""
@@ -112,8 +113,9 @@ class Connection:
     """The state machine. Not thread-safe: whoever has the driver's turn may touch it.
 
     Invariants: `in_flight` holds the requests that wait for a response, oldest first; `outgoing` the buffers not yet taken
-    by the system; in state CLOSED both are empty. `answered_in_s` is how long the last answer took. `is_ready` says whether new
-    requests may be sent: in state READY until it is retired. `transport` is the driver's own handle and opaque here.
+    by the system; in state CLOSED both are empty. `error` is why it was closed, or is to be, where there was no memory for that.
+    `answered_in_s` is how long the last answer took. `is_ready` says whether new requests may be sent: in state READY until it is
+    retired. `transport` is the driver's own handle and opaque here.
     """
 
     __slots__ = (
@@ -244,7 +246,8 @@ class Connection:
             count -= size
         # A request that expects no response is done when the system has its last byte.
         while self._unanswered and self._unanswered[0][0] <= self._bytes_sent:
-            self._owner.completions.append((self._unanswered.popleft()[1].on_done, None, None))
+            self._owner.completions.append((self._unanswered[0][1].on_done, None, None))
+            self._unanswered.popleft()
 
     # -- from the core ---------------------------------------------------------------------------------------------------
 
@@ -276,6 +279,9 @@ class Connection:
         """Close the connection when its phase or one of its requests is out of time."""
         if self.state is State.CLOSED:
             return
+        if self.error is not None:  # there was no memory to close it
+            self.close(self.error, now)
+            return
         if self.state is not State.READY:
             if now >= self.phase_deadline:
                 self.close(diagnosis.timed_out(self.broker, self.phase, self._settings.phase_timeout_s), now)
@@ -289,6 +295,8 @@ class Connection:
     @property
     def deadline(self) -> float:
         """When `expire` has something to do."""
+        if self.error is not None:
+            return 0.0
         if self.state is not State.READY:
             return self.phase_deadline
         waiting = [pending.deadline for pending in self.in_flight]
@@ -296,19 +304,23 @@ class Connection:
         return min(waiting, default=NEVER)
 
     def close(self, error: FastqError, now: float) -> None:
-        """Complete every request with `error` and tell the owner. Idempotent."""
+        """Complete every request with `error` and tell the owner. Idempotent; what there is no memory for, `expire` goes on with."""
         if self.state is State.CLOSED:
             return
-        was_ready, self.state = self.state is State.READY, State.CLOSED
-        self.is_ready = False
-        self.error = error
-        for pending in [*self.in_flight, *(entry[1] for entry in self._unanswered)]:
+        self.is_ready, self.error = False, error
+        owner, was_ready = self._owner, self.state is State.READY
+        owner.deadline = min(owner.deadline, now)
+        completions = owner.completions
+        while self.in_flight:
             if was_ready:
-                self._owner.completions.append((pending.on_done, None, error))
-        self.in_flight.clear()
-        self._unanswered.clear()
+                completions.append((self.in_flight[0].on_done, None, error))
+            self.in_flight.popleft()
+        while self._unanswered:
+            completions.append((self._unanswered[0][1].on_done, None, error))
+            self._unanswered.popleft()
+        owner.connection_closed(self, error, now)
+        self.state = State.CLOSED
         self.outgoing.clear()
-        self._owner.connection_closed(self, error, now)
 
     # -- phases ----------------------------------------------------------------------------------------------------------
 
@@ -447,25 +459,30 @@ class Connection:
     # -- bytes -----------------------------------------------------------------------------------------------------------
 
     def _queue(self, pending: PendingRequest, now: float, expects_response: bool) -> None:
-        correlation_id = self._correlation_id
-        self._correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        pending.correlation_id = correlation_id
+        pending.correlation_id = self._correlation_id
         buffers, size = self._settings.header.frame(pending)
-        if self._tls is not None:
-            for buffer in buffers:
-                self._tls.encrypt(buffer)
-            cipher = self._tls.take_output()
-            self.outgoing.append(cipher)
-            size = len(cipher)
-        else:
-            self.outgoing.extend(buffers)
-        self._bytes_queued += size
-        pending.sent_at = self.last_used = now
-        if expects_response:
-            self.in_flight.append(pending)
-        else:
-            self._unanswered.append((self._bytes_queued, pending))
+        following, before = (self._correlation_id + 1) & 0x7FFFFFFF, len(self.outgoing)
         self._owner.writable[self] = None
+        try:  # all of it is queued, or nothing where there is no memory: an answer belongs to the oldest request
+            if self._tls is not None:
+                for buffer in buffers:
+                    self._tls.encrypt(buffer)
+                buffers = [self._tls.take_output()]
+                size = len(buffers[0])  # type: ignore[arg-type]  # bytes
+            self.outgoing.extend(buffers)
+            queued = self._bytes_queued + size
+            if expects_response:
+                self.in_flight.append(pending)
+            else:
+                self._unanswered.append((queued, pending))
+        except BaseException as error:
+            while len(self.outgoing) > before:
+                self.outgoing.pop()
+            if self._tls is not None:  # the peer would miss what was encrypted
+                self.connection_lost(OSError(f"interrupted by {type(error).__name__}"), now)
+            raise
+        self._correlation_id, self._bytes_queued = following, queued
+        pending.sent_at = self.last_used = now
 
     def _received(self, count: int, now: float) -> None:
         try:
@@ -498,12 +515,13 @@ class Connection:
             else:
                 self.close(diagnosis.malformed(self.broker, api_name(pending.api_key), error), now)
             return
-        self.in_flight.popleft()
         if self.state is not State.READY:
+            self.in_flight.popleft()
             self._phase_response(pending, response, now)
             return
         self.answered_in_s = now - pending.sent_at
         self._owner.completions.append((pending.on_done, response, None))
+        self.in_flight.popleft()  # then: where there is no memory for the answer, it is told of the end of the connection
         if self.retire_at != NEVER and not self.in_flight:
             self._retire(now)
 

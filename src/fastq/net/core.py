@@ -358,11 +358,15 @@ class ClientCore(Timers):
     def tick(self, now: float) -> int:
         """Do what is due: time-outs, timers, idle connections, metadata. Sets `deadline` anew; how many timers ran."""
         self.deadline = NEVER
-        for peer in list(self._peers.values()):
-            self._tick_peer(peer, now)
-        self.metadata_updater.tick(now)
-        ran = self._run_timers(now)
-        self.deadline = min(self.deadline, self._next_deadline())
+        try:
+            for peer in list(self._peers.values()):
+                self._tick_peer(peer, now)
+            self.metadata_updater.tick(now)
+            ran = self._run_timers(now)
+            self.deadline = min(self.deadline, self._next_deadline())
+        except BaseException:  # there may be no memory for it, or an interrupt: the rest is due all the same
+            self.deadline = now
+            raise
         return ran
 
     def close(self) -> None:
@@ -411,8 +415,8 @@ class ClientCore(Timers):
 
     def connection_closed(self, connection: Connection, error: FastqError, now: float) -> None:
         """A connection ended, by either side: try the next address, or back off."""
+        self.effects.append(Close(connection))  # first, as there may be no memory for it: it has not ended then
         self.writable.pop(connection, None)
-        self.effects.append(Close(connection))
         peer = self._peers.get(connection.node_id)
         if peer is None or peer.connection is not connection:
             return
@@ -449,12 +453,8 @@ class ClientCore(Timers):
     def _send_now(self, connection: Connection, pending: PendingRequest, now: float) -> None:
         try:
             connection.send(pending, now)
-        except FastqError as error:
-            self._fail(pending, error)
-        except (
-            Exception
-        ) as error:  # the encoder's: not in this version, or an argument that no version takes, who would wait in vain
-            self._fail(pending, diagnosis.not_encodable(connection.broker, api_name(pending.api_key), error))
+        except Exception as error:  # who waits would wait in vain
+            self._fail(pending, diagnosis.not_sent(connection.broker, api_name(pending.api_key), error))
 
     def _fail(self, pending: PendingRequest, error: FastqError) -> None:
         self.completions.append((pending.on_done, None, error))

@@ -80,6 +80,16 @@ def not_ready(broker: str) -> ConnectionFailed:
     )
 
 
+def not_sent(broker: str, api: str, cause: Exception) -> FastqError:
+    """Why nothing of a request went out."""
+    if isinstance(cause, FastqError):
+        return cause
+    if isinstance(cause, MemoryError):
+        what = f"the request was not sent: there was no memory for {api}"
+        return ConnectionFailed(what, broker=broker, api=api, phase="ready", cause=cause)
+    return not_encodable(broker, api, cause)
+
+
 def not_encodable(broker: str, api: str, cause: Exception) -> FastqError:
     """The request asks for something that the negotiated version cannot carry, or none. It was not sent."""
     if not isinstance(cause, NotInVersion):
