@@ -41,6 +41,7 @@ logger = logging.getLogger("fastq.consumer")
 
 T = TypeVar("T")
 # The least time between two looks by the clock, and the most.
+AGAIN_S = 1.0
 LOOK_AGAIN_S = 0.005
 LOOK_AROUND_S = 0.5
 
@@ -285,7 +286,8 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         driver = self._start()
         self._step()
         while self._callbacks:
-            driver.loop.call_soon(self._callbacks.popleft())
+            driver.loop.call_soon(self._callbacks[0])
+            self._callbacks.popleft()  # once the loop has it: there may be no memory for that
         driver.kick()
         wakeup = self._wakeup_in()
         # The driver tells when a connection is ready and when the metadata changed; a back-off ends by the clock alone.
@@ -293,9 +295,9 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         wait = wait if wakeup is None else min(wakeup, wait)
         due = driver.loop.time() + max(wait, LOOK_AGAIN_S)
         if self._timer is None or due < self._timer.when():
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = driver.loop.call_at(due, self._progressed)
+            before, self._timer = self._timer, driver.loop.call_at(due, self._progressed)
+            if before is not None:  # until then: there may be no memory for the other
+                before.cancel()
 
     def _told(self) -> Callable[[], None]:
         return self._progressed
@@ -306,8 +308,14 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
             return
         if self._timer is not None and self._driver is not None and self._timer.when() <= self._driver.loop.time():
             self._timer = None
-        self._pump()
-        self._changed()
+        try:
+            self._pump()
+        except Exception:  # there may be no memory for it: heartbeats are due all the same
+            if self._timer is None and self._driver is not None:
+                self._timer = self._driver.loop.call_later(AGAIN_S, self._progressed)
+            raise
+        finally:
+            self._changed()
 
     async def _do(self, steps: Steps[T]) -> T:
         """Run a call to its end."""

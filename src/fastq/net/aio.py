@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 AGAIN_S = 1.0
-"""After a turn that failed, with no timer that waits: when the next one is taken."""
+"""After a turn that failed: when the next one is taken at the latest."""
 # Before Python 3.12, asyncio's writelines() copies all buffers into one. Since then it takes them one by one, but in 3.12.0 to 3.12.8,
 # 3.13.0 and 3.13.1 it never calls pause_writing, so that memory would have no bound (CVE-2024-12254), where no distribution mended it.
 WRITELINES_HELPS = (
@@ -121,8 +121,9 @@ class AsyncDriver:
         try:
             self._take_turn()
         except Exception:  # there may be no memory for it: what was not come to is due all the same
-            if self._timer is None and not self._closed:
-                self._timer, self._timer_at = self.loop.call_later(AGAIN_S, self._on_timer), self.core.clock() + AGAIN_S
+            again_at = self.core.clock() + AGAIN_S
+            if again_at < self._timer_at and not self._closed:
+                self._arm(again_at, AGAIN_S)
             raise
 
     def _take_turn(self) -> None:
@@ -142,14 +143,14 @@ class AsyncDriver:
             elif not core.effects and core.deadline > now:
                 break
         if core.deadline < self._timer_at:
-            self._arm(core.deadline - now)
+            self._arm(core.deadline, core.deadline - now)
         if self.told is not None and self._told_of != (core.ready_total, core.metadata.generation):
             self._told_of = (core.ready_total, core.metadata.generation)
             self.told()
 
-    def _arm(self, delay_s: float) -> None:
+    def _arm(self, when: float, delay_s: float) -> None:
         before, self._timer = self._timer, self.loop.call_later(delay_s, self._on_timer)
-        self._timer_at = self.core.deadline
+        self._timer_at = when
         if before is not None:  # until then: there may be no memory for the other
             before.cancel()
 

@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from fastq._native.accumulator import CLOSED, FORKED, NOT_STARTED, SYNC
+from fastq._native.accumulator import CLOSED, FORKED, NOT_STARTED, SYNC, Accumulator
 from fastq._native.producer_batch import Batch
 from fastq._native.producer_core import AsyncProducerCore
 from fastq._native.send_many import ManyDelivery
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 __all__ = ["AsyncProducer"]
 
 T = TypeVar("T")
+AGAIN_S = 1.0
+"""After a step that failed: when the next one is taken at the latest."""
 LOOK_AGAIN_S = 0.1
 """How often a call that waits looks again: nobody announces that no broker can be had."""
 
@@ -233,10 +235,14 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         if loop.is_closed():
             self._refuse_other_loop()
         self._step_scheduled = True
-        if asyncio._get_running_loop() is loop:
-            loop.call_soon(self._scheduled_step)
-        else:
-            loop.call_soon_threadsafe(self._scheduled_step)
+        try:
+            if asyncio._get_running_loop() is loop:
+                loop.call_soon(self._scheduled_step)
+            else:
+                loop.call_soon_threadsafe(self._scheduled_step)
+        except BaseException:  # no memory: the next one asks again
+            self._step_scheduled = False
+            raise
 
     def _kick(self) -> None:
         """The core was given something: a turn of the driver sends it."""
@@ -363,6 +369,15 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         parts, accumulator, driver = self._parts, self.accumulator, self._driver
         if driver is None or parts.core.closed or accumulator.slow & FORKED:
             return
+        try:
+            self._take_step(parts, accumulator, driver)
+        except Exception:  # there may be no memory for it: what was not come to is due all the same
+            now = time.monotonic()
+            parts.sender.work = True
+            self._arm(now, now + AGAIN_S, None)
+            raise
+
+    def _take_step(self, parts: Parts, accumulator: Accumulator, driver: _Driver) -> None:
         now = time.monotonic()
         linger_at = accumulator.close_due(now, self._linger_s)
         parts.compress_pending()
@@ -385,12 +400,13 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
     def _arm(self, now: float, next_at: float | None, linger_at: float | None) -> None:
         assert self._loop is not None
         wake_at = min((at for at in (next_at, linger_at) if at is not None), default=float("inf"))
-        if self._timer is not None and (self._timer_at <= now or wake_at < self._timer_at):
-            self._timer.cancel()
-            self._timer, self._timer_at = None, float("inf")
-        if self._timer is None and wake_at < float("inf"):
+        before = self._timer
+        if before is None or self._timer_at <= now or wake_at < self._timer_at:
+            later = wake_at < float("inf")
+            self._timer = self._loop.call_later(max(wake_at - now, 0.0), self._on_timer) if later else None
             self._timer_at = wake_at
-            self._timer = self._loop.call_later(max(wake_at - now, 0.0), self._on_timer)
+            if before is not None:  # until then: there may be no memory for the other
+                before.cancel()
 
     def _on_timer(self) -> None:
         self._timer, self._timer_at = None, float("inf")

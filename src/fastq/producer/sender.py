@@ -194,6 +194,14 @@ class Sender:
         """Do what can be done now; answers when the next turn is due without any event, or None."""
         self.work = False
         self._next_at = None
+        try:
+            self._run(now)
+        except BaseException:  # no memory: what was not come to is for the next turn
+            self.work = True
+            raise
+        return self._next_at
+
+    def _run(self, now: float) -> None:
         self._expire(now)
         self._follow_metadata()
         if self.transactions is not None:
@@ -201,22 +209,17 @@ class Sender:
         elif self.settings.idempotent:
             self.identity.step()
             if not self.identity.is_known and self.accumulator.incomplete:
-                due = self._producer_id.step(now, self._identified)
-                if due is not None:
-                    self._due(due)
+                self._due(self._producer_id.step(now, self._identified))
         if self.accumulator.ready:
             self._drain(now)
             if self.transactions is not None:  # the drain may have met partitions that have to be added first
                 self._step_transactions(self.transactions, now)
-        return self._next_at
 
     def _step_transactions(self, transactions: Transactions, now: float) -> None:
-        due = transactions.step(now)
-        if due is not None:
-            self._due(due)
+        self._due(transactions.step(now))
 
-    def _due(self, when: float) -> None:
-        if self._next_at is None or when < self._next_at:
+    def _due(self, when: float | None) -> None:
+        if when is not None and (self._next_at is None or when < self._next_at):
             self._next_at = when
 
     def _expire(self, now: float) -> None:
@@ -414,7 +417,7 @@ class Sender:
         if answer is not None:
             if answer.throttle_time_ms > 0:
                 self.core.throttle(node_id, answer.throttle_time_ms / 1000, self.core.clock())
-            named = self._by_partition(answer)
+            named = {(entry.topic, entry.partition): entry for entry in answer.partitions}
         label = self.core.broker_label(node_id)
         failure: Exception | None = None
         for batch, place in zip(batches, places, strict=True):
@@ -444,10 +447,6 @@ class Sender:
             self._acknowledge(batch, found)
         else:
             self._refused(batch, found, answer, label)
-
-    @staticmethod
-    def _by_partition(answer: ProduceAnswer) -> Mapping[tuple[str | bytes, int], PartitionAnswer]:
-        return {(entry.topic, entry.partition): entry for entry in answer.partitions}
 
     def _acknowledge(self, batch: Batch, answer: PartitionAnswer) -> None:
         if self.settings.idempotent and batch.state != DONE:

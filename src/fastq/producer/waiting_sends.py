@@ -347,8 +347,8 @@ class WaitingSends:
 
     def _schedule(self) -> None:
         if not self._scheduled:
-            self._scheduled = True
             asyncio.get_running_loop().call_soon(self._scheduled_pump)
+            self._scheduled = True  # once the loop has it: there may be no memory for that
 
     def _scheduled_pump(self) -> None:
         self._scheduled = False
@@ -396,8 +396,10 @@ class WaitingSends:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.pump()
-        self._set_timer()
+        try:
+            self.pump()
+        finally:
+            self._set_timer()
 
     def close(self) -> None:
         """Fail those that still wait: the producer is closed."""

@@ -1,0 +1,118 @@
+"""Turns of consumers that fail in the middle, as where there is no memory: what was not come to is done later."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fastq import AsyncConsumer
+from fastq.consumer import async_consumer
+from fastq.consumer.group import heartbeat
+
+
+def no_memory(*_: Any) -> None:
+    raise MemoryError("none left")
+
+
+def assigned() -> Any:
+    consumer = AsyncConsumer(bootstrap_servers="127.0.0.1:1")
+    consumer.assign([("t", 0)])
+    return consumer
+
+
+def test_heartbeats_go_on_after_one_that_failed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread ended, and was taken for one that runs: over TLS nobody kept the member in its group any more."""
+    monkeypatch.setattr(heartbeat, "IDLE_S", 0.001)
+    beaten, later = [], threading.Event()
+
+    class Member:
+        def beat(self) -> heartbeat.Beat:
+            beaten.append(1)
+            if len(beaten) == 1:
+                raise MemoryError("none left")
+            later.set()
+            return heartbeat.Beat(False, None)
+
+    member, driver = Member(), SimpleNamespace(lock=threading.RLock(), flush=lambda: None)
+    thread = heartbeat.HeartbeatThread(driver, member.beat)  # type: ignore[arg-type]
+    thread.start()
+    try:
+        assert later.wait(10)
+    finally:
+        thread.stop()
+    assert caplog.text.count("a heartbeat failed") == 1
+
+
+def test_an_asyncio_consumer_whose_turn_failed_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_consumer, "AGAIN_S", 0.01, raising=False)
+
+    async def main() -> None:
+        consumer, again = assigned(), asyncio.Event()
+        consumer._pump()
+        step = consumer._step
+
+        def counted() -> None:
+            again.set()
+            step()
+
+        monkeypatch.setattr(consumer, "_step", no_memory)
+        waiting = asyncio.ensure_future(consumer.poll())
+        with pytest.raises(MemoryError):  # and who waits hears of it
+            await asyncio.wait_for(waiting, 5)
+        consumer._timer.cancel()
+        consumer._timer = None
+        waiting = consumer._driver.loop.create_future()
+        consumer._waiters.add(waiting)
+        with pytest.raises(MemoryError):
+            consumer._on_progress()
+        assert waiting.done()
+        monkeypatch.setattr(consumer, "_step", counted)
+        await asyncio.wait_for(again.wait(), 5)
+        await consumer.close()
+
+    asyncio.run(main())
+
+
+def test_the_timer_that_runs_ends_once_the_next_one_is_had() -> None:
+    async def main() -> None:
+        consumer = assigned()
+        consumer._pump()
+        driver = consumer._driver
+        loop = driver.loop
+        before = consumer._timer = loop.call_later(3600, lambda: None)
+        driver.loop = SimpleNamespace(time=loop.time, call_soon=loop.call_soon, call_at=no_memory)
+        consumer._start = lambda: driver
+        with pytest.raises(MemoryError):
+            consumer._pump()
+        driver.loop = loop
+        assert consumer._timer is before and not before.cancelled()
+        consumer._pump()
+        assert consumer._timer is not before and before.cancelled()
+        await consumer.close()
+
+    asyncio.run(main())
+
+
+def test_what_an_interceptor_hears_later_is_kept_where_the_loop_has_no_memory_for_it() -> None:
+    async def main() -> None:
+        consumer, told = assigned(), asyncio.Event()
+        consumer._pump()
+        driver = consumer._driver
+        loop = driver.loop
+        consumer._callbacks.append(told.set)
+        driver.loop = SimpleNamespace(time=loop.time, call_soon=no_memory, call_at=loop.call_at)
+        consumer._start = lambda: driver
+        with pytest.raises(MemoryError):
+            consumer._pump()
+        driver.loop = loop
+        consumer._pump()
+        await asyncio.wait_for(told.wait(), 5)
+        await consumer.close()
+
+    asyncio.run(main())

@@ -1,0 +1,98 @@
+"""Turns of the asyncio producer that fail in the middle, as where there is no memory: what was not come to is done later."""
+
+import asyncio
+import time
+import types
+
+import pytest
+
+from fastq.producer import AsyncProducer, async_producer
+
+
+def no_memory(*_, **__):
+    raise MemoryError("none left")
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setattr(async_producer, "AGAIN_S", 0.01, raising=False)
+
+
+def run(main, broker, **options):
+    async def whole():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        async with AsyncProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=0, **options) as producer:
+            return await asyncio.wait_for(main(producer), 20)
+
+    return asyncio.run(whole())
+
+
+@pytest.mark.parametrize("where", ["the expiry", "the follow-up of metadata", "the drain"])
+def test_a_step_that_failed_is_taken_again(shared_broker, topic, monkeypatch, soon, where):
+    """A delivery was awaited until something else happened, the next metadata for one."""
+    name = {"the expiry": "_expire", "the follow-up of metadata": "_follow_metadata", "the drain": "_drain"}[where]
+
+    async def main(producer):
+        await (await producer.send(topic, b"first"))
+        sender, failures = producer._parts.sender, []
+        done = getattr(sender, name)
+
+        def failing(*given):
+            if len(failures) < 3:
+                failures.append(given)
+                raise MemoryError
+            done(*given)
+
+        monkeypatch.setattr(sender, name, failing)
+        delivery = await producer.send(topic, b"x")
+        metadata = await asyncio.wait_for(delivery._wait(), 5)
+        assert metadata.offset == 1 and len(failures) == 3
+
+    run(main, shared_broker)
+
+
+def test_a_step_that_the_loop_cannot_take_is_asked_for_again(shared_broker, topic):
+    async def main(producer):
+        await (await producer.send(topic, b"first"))
+        loop = producer._loop
+        for name in ("call_soon", "call_soon_threadsafe"):
+            producer._loop = types.SimpleNamespace(**{name: no_memory}, is_closed=lambda: False)
+            if name == "call_soon":
+                asyncio._set_running_loop(producer._loop)
+            try:
+                with pytest.raises(MemoryError):
+                    producer._attend()
+            finally:
+                asyncio._set_running_loop(loop)
+            producer._loop = loop
+            assert not producer._step_scheduled
+        places = producer._places
+        asyncio._set_running_loop(types.SimpleNamespace(call_soon=no_memory))
+        try:
+            with pytest.raises(MemoryError):
+                places._schedule()
+        finally:
+            asyncio._set_running_loop(loop)
+        assert not places._scheduled
+
+    run(main, shared_broker)
+
+
+def test_the_timer_that_runs_ends_once_the_next_one_is_had(shared_broker, topic):
+    async def main(producer):
+        await (await producer.send(topic, b"first"))
+        loop, now = producer._loop, time.monotonic()
+        producer._timer_at = now  # whatever it waits for
+        producer._arm(now, now + 60, None)
+        before = producer._timer
+        producer._loop = types.SimpleNamespace(call_later=no_memory)
+        try:
+            with pytest.raises(MemoryError):
+                producer._arm(now, now + 1, None)
+        finally:
+            producer._loop = loop
+        assert producer._timer is before and not before.cancelled() and producer._timer_at == now + 60
+        producer._arm(now, now + 1, None)
+        assert before.cancelled() and producer._timer_at == now + 1
+
+    run(main, shared_broker)
