@@ -64,14 +64,15 @@ def _see_to_the_end() -> None:
     module = sys.modules.get("multiprocessing.process")
     if module is None or module.parent_process() is None or _pid_with_hook == os.getpid():
         return
-    _pid_with_hook = os.getpid()
     try:
         threading._register_atexit(_close_before_threads)  # type: ignore[attr-defined]
     except AttributeError:
         pass
     except RuntimeError:
         # The main thread has ended: that of this process, or that of the one which a thread forked it from.
-        _close_behind_threads()
+        if not _close_behind_threads():
+            return  # the next producer tries it again
+    _pid_with_hook = os.getpid()
 
 
 def _close_before_threads() -> None:
@@ -80,11 +81,14 @@ def _close_before_threads() -> None:
         _close_behind_threads()
 
 
-def _close_behind_threads() -> None:
-    if not _closer_place.acquire(blocking=False):
-        return
+class _Closer(threading.Thread):
+    """Closes producers when the others have ended; no daemon, whoever makes it: that may be one, also as the main thread of a process that
+    one has made."""
 
-    def close_behind() -> None:
+    def __init__(self) -> None:
+        super().__init__(name="fastq-at-exit", daemon=False)
+
+    def run(self) -> None:
         threading.main_thread().join()
         while threads := _awaited_threads():
             for thread in threads:
@@ -94,16 +98,28 @@ def _close_behind_threads() -> None:
                     time.sleep(START_S)
         close_all()
 
+    def join(self, timeout: float | None = None) -> None:
+        """At once for those that it waits for, as who joins all threads is: both would wait for ever."""
+        current = threading.current_thread()
+        if current.daemon and current is not threading.main_thread():
+            super().join(timeout)
+
+
+def _close_behind_threads() -> bool:
+    """Whether there is a thread that closes what others leave open."""
+    if not _closer_place.acquire(blocking=False):
+        return True
     try:
-        # Who makes it may be a daemon, also as the main thread of a process that one has made.
-        threading.Thread(target=close_behind, name="fastq-at-exit", daemon=False).start()
-    except RuntimeError as error:
+        _Closer().start()
+    except (RuntimeError, MemoryError) as error:
         _closer_place.release()
         logger.warning(
             "there is no thread to close producers at exit (%s): what threads that Python waits for leave open is not "
             "sent; close() it there",
             error,
         )
+        return False
+    return True
 
 
 def _awaited_threads() -> list[threading.Thread]:

@@ -285,3 +285,26 @@ def test_where_no_thread_can_be_had_it_is_said_that_nobody_closes_at_exit(monkey
     for _ in range(2):  # the next to ask tries again
         lifetime._close_behind_threads()
     assert [record.message[:44] for record in caplog.records] == ["there is no thread to close producers at exi"] * 2
+
+
+def test_without_a_thread_to_close_at_exit_the_next_producer_tries_it_again(monkeypatch, caplog):
+    """In a process of multiprocessing whose main thread has ended: the first one was the only one to try."""
+
+    def no_thread(thread):
+        raise RuntimeError("can't start new thread")
+
+    def ended(hook):
+        raise RuntimeError("can't register atexit after shutdown")
+
+    begun = []
+    monkeypatch.setitem(sys.modules, "multiprocessing.process", SimpleNamespace(parent_process=lambda: 1))
+    monkeypatch.setattr(threading, "_register_atexit", ended)
+    monkeypatch.setattr(lifetime, "_pid_with_hook", -1)
+    monkeypatch.setattr(lifetime, "_closer_place", threading.Lock())
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    lifetime._see_to_the_end()
+    assert "there is no thread to close producers at exit" in caplog.text
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: begun.append(thread.name))
+    for _ in range(2):
+        lifetime._see_to_the_end()
+    assert begun == ["fastq-at-exit"]

@@ -128,6 +128,21 @@ ENDS = {
         process.start()
         process.join()
     """,
+    "a thread of a process of multiprocessing joins all others when its main thread has ended": f"""
+        def work():
+            def late():
+                global producer
+                threading.main_thread().join()
+                producer = made()
+                {SEND}
+                for thread in threading.enumerate():
+                    if not thread.daemon and thread is not threading.current_thread():
+                        thread.join()
+            threading.Thread(target=late).start()
+        process = multiprocessing.get_context("fork").Process(target=work)
+        process.start()
+        process.join()
+    """,
     "a thread exits": f"""
         producer = made()
         def work():
