@@ -528,15 +528,17 @@ cdef void drop_stream_capsule(object capsule) noexcept:
 
 
 cdef int stream_schema(ArrowArrayStream* stream, ArrowSchema* schema) noexcept with gil:
+    cdef int code = 0   # no way leads out of an `except`: Cython lets go of a traceback there that may not have been had
     state = <_StreamState>stream.private_data
     try:
         state.export.export_schema(schema)
     except BaseException as error:
-        return state.failed(error)
-    return 0
+        code = state.failed(error)
+    return code
 
 
 cdef int stream_next(ArrowArrayStream* stream, ArrowArray* array) noexcept with gil:
+    cdef int code = 0
     state = <_StreamState>stream.private_data
     memset(array, 0, sizeof(ArrowArray))
     if state.span >= state.export.batch.span_count:
@@ -544,8 +546,8 @@ cdef int stream_next(ArrowArrayStream* stream, ArrowArray* array) noexcept with 
     try:
         state.span = state.export.export_segment(state.span, array)
     except BaseException as error:
-        return state.failed(error)
-    return 0
+        code = state.failed(error)
+    return code
 
 
 cdef const char* stream_error(ArrowArrayStream* stream) noexcept with gil:

@@ -121,22 +121,24 @@ cdef void drop_stream(object capsule) noexcept:
 
 
 cdef int stream_schema(ArrowArrayStream* stream, ArrowSchema* schema) noexcept with gil:
+    cdef int code = 0   # no way leads out of an `except`: Cython lets go of a traceback there that may not have been had
     state = <_State>stream.private_data
     try:
         state.schema(schema)
     except BaseException as error:
-        return state.failed(error)
-    return 0
+        code = state.failed(error)
+    return code
 
 
 cdef int stream_next(ArrowArrayStream* stream, ArrowArray* array) noexcept with gil:
+    cdef int code = 0
     state = <_State>stream.private_data
     memset(array, 0, sizeof(ArrowArray))
     try:
         state.following(array)
     except BaseException as error:
-        return state.failed(error)
-    return 0
+        code = state.failed(error)
+    return code
 
 
 cdef const char* stream_error(ArrowArrayStream* stream) noexcept with gil:

@@ -262,26 +262,28 @@ cdef class FetchedRecords(FetchedBatches):
         """`take`, whose words hold."""
         cdef list records = []
         cdef Record record
+        cdef bint over = False
         while count_max > 0:
             try:
                 record = self.next_record()
             except Exception:
                 if not records and not quiet:
                     raise
-                break
-            if record is None:
+                over = True     # no way leads out of an `except`: Cython lets go of a traceback there that may not have been had
+            if over or record is None:
                 break
             if transform is not None:
                 offset = record.offset
                 try:
                     record = transform(record)
                 except Exception as error:   # after an interrupt the consumer puts back what was taken
-                    if records or quiet:
+                    over = bool(records) or quiet
+                    if over or is_missing(error):
                         step_back(self, offset)
-                        break
-                    if is_missing(error):
-                        step_back(self, offset)
-                    raise
+                    if not over:
+                        raise
+                if over:
+                    break
                 if record is None:
                     continue
             records.append(record)
@@ -428,6 +430,7 @@ cdef class AsyncRecordIterator:
         """The next record of the current chunk, or None when `advance` must be asked."""
         cdef Record record
         cdef FetchedRecords chunk
+        cdef bint missing = False
         while self.budget > 0 and self.progress.cell[1] == 0:
             chunk = self.chunk  # held: while the record is made or read, `detach` may come from another thread or a signal handler
             if chunk is None:
@@ -445,6 +448,8 @@ cdef class AsyncRecordIterator:
                     step_back(chunk, offset)
                 if not is_missing(error):
                     raise
+                missing = True
+            if missing:
                 return None
             if record is not None:
                 return record
@@ -526,10 +531,12 @@ cdef object task_of_now():
     global current_task
     if current_task is None:
         from asyncio import current_task
+    task = None
     try:
-        return current_task()
+        task = current_task()
     except RuntimeError:
-        return None
+        pass
+    return task
 
 
 cdef int refuse_another() except -1:

@@ -148,6 +148,7 @@ cdef class FrameReceiver:
                 if not frames:
                     raise
                 self.is_broken = True
+            if self.is_broken:
                 break
         if end > position > 0:
             memmove(self._data, self._data + position, end - position)

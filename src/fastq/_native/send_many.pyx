@@ -108,11 +108,12 @@ cdef class ManyDelivery:
         from fastq.producer.delivery import SendManyError
 
         self.wait(timeout)
+        failed = None
         try:
             self.outcome()
         except SendManyError as error:
-            return error
-        return None
+            failed = error
+        return failed
 
     def add_done_callback(self, callback):
         """Call `callback(delivery)` once all records are done, in the thread that drains the last answer."""
@@ -381,6 +382,7 @@ cdef class SendMany:
 
     cdef int advance(self) except -1:
         """Read the next row; 0 after the last one. Columns of different length are an error."""
+        cdef bint over
         if self.values is not None:
             if self.next_value >= PyList_GET_SIZE(self.values):
                 return self.check_end()
@@ -391,9 +393,12 @@ cdef class SendMany:
             if not self.arrow.advance():
                 return self.check_end()
         else:
+            over = False
             try:
                 self.value_ = next(self.iterator)
             except StopIteration:
+                over = True
+            if over:
                 return self.check_end()
         if not self.plain:
             self.read_columns()
