@@ -34,6 +34,7 @@ from fastq._native.records cimport BATCH_OVERHEAD_BYTES, record_body_size, write
 
 import logging
 from collections import deque
+from contextlib import suppress
 
 logger = logging.getLogger(__name__)
 
@@ -354,8 +355,7 @@ cdef class Accumulator(BatchOwner):
         cdef Py_ssize_t share
         if batch.codec:     # what may want memory first: the batch is open until it is in the queue
             self.to_compress.append(batch)
-        else:
-            self.mark_ready(partition)
+        self.mark_ready(partition)
         partition.queue.append(batch)
         batch.state_ = BATCH_CLOSING if batch.codec else BATCH_READY
         partition.open_ = None
@@ -399,6 +399,7 @@ cdef class Accumulator(BatchOwner):
         cdef list due = []
         cdef object next_at = None
         self.held = False
+        self.tell(None)
         for partition in self.open_partitions:
             if partition.open_.created_s + linger_s > now_s:
                 next_at = partition.open_.created_s + linger_s
@@ -528,10 +529,8 @@ cdef class Accumulator(BatchOwner):
             partition.open_ = None
             self.open_partitions.pop(partition, None)
         else:
-            try:
+            with suppress(ValueError):
                 partition.queue.remove(batch)
-            except ValueError:
-                pass
         batch.error = error
         batch.base_offset = base_offset
         batch.log_append_time_ms = log_append_time_ms
@@ -544,7 +543,7 @@ cdef class Accumulator(BatchOwner):
         batch.state_ = BATCH_DONE
         batch.release()
         if batch.callbacks:
-            self.callbacks.append(batch)
+            self.tell(batch)
         waiters = batch.waiters
         batch.waiters = None
         if waiters is not None:
@@ -552,8 +551,9 @@ cdef class Accumulator(BatchOwner):
                 try:
                     wake()
                 except Exception as error:  # one who cannot be told, as his event loop is closed, keeps no other waiting
-                    logger.error("who waits for records of %s-%d cannot be told", batch.partition.topic.name,
-                                 batch.partition.index, exc_info=error)
+                    with suppress(Exception):   # nor does the log, where there is no memory for it
+                        logger.error("who waits for records of %s-%d cannot be told", batch.partition.topic.name,
+                                     batch.partition.index, exc_info=error)
         if batch.parent is not None:
             batch.parent.children_pending -= 1
             if batch.parent.children_pending == 0:

@@ -18,11 +18,16 @@ cdef enum:
     RECORD_OVERHEAD_MAX = 36
 
 
+cdef class Batch
+
+
 cdef class BatchOwner:
     cdef readonly BufferPool pool
     cdef public object wait_done         # (batch, timeout_s) -> None: how a blocking client waits for a batch
     cdef readonly object ready           # partitions with closed batches, in the order in which they became ready
     cdef readonly object callbacks       # completed batches whose callbacks have not run
+    cdef Batch untold                    # the first of those that there was no memory to put there
+    cdef int tell(self, Batch batch) except -1
     cpdef mark_ready(self, PartitionState partition)
 
 
@@ -57,6 +62,7 @@ cdef class Batch:
     cdef readonly object error
     cdef public object record_errors
     cdef list callbacks
+    cdef Batch next_untold
     cdef list waiters
     cdef readonly Batch parent
     cdef readonly list children

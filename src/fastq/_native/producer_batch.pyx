@@ -63,6 +63,32 @@ cdef class BatchOwner:
             self.ready.append(partition)
             partition.in_ready = True
 
+    cdef int tell(self, Batch batch) except -1:
+        """Have the callbacks of a completed batch run, behind those of which there was no memory for that; None: theirs alone."""
+        cdef Batch other
+        cdef bint told = batch is None
+        try:
+            while self.untold is not None:
+                self.callbacks.append(self.untold)
+                other = self.untold
+                self.untold = other.next_untold
+                other.next_untold = None
+            if not told:
+                self.callbacks.append(batch)
+                told = True
+        except MemoryError:
+            pass
+        if told:
+            return 0
+        other = self.untold
+        if other is None:
+            self.untold = batch
+            return 0
+        while other.next_untold is not None:
+            other = other.next_untold
+        other.next_untold = batch
+        return 0
+
 
 @cython.final
 cdef class Batch:
@@ -251,7 +277,7 @@ cdef class Batch:
                 self.callbacks = fresh
         self.callbacks.append(entry)
         if self.state_ == BATCH_DONE and len(self.callbacks) == 1:
-            self.accumulator.callbacks.append(self)
+            self.accumulator.tell(self)
 
     def take_callbacks(self):
         """The callbacks that have not run, as (index, callback, argument)."""

@@ -206,3 +206,43 @@ def test_a_half_that_is_being_compressed_when_the_split_fails_is_not_counted():
     assert core.accumulator.pool.used_bytes == used
     core.accumulator.abort(ValueError("expired"))
     assert core.accumulator.pool.used_bytes == 0
+
+
+def test_callbacks_for_which_there_is_no_memory_are_called_later_and_in_order():
+    """A batch that was done was told to nobody: whose task awaited it waited for ever, and its callbacks did not run."""
+    core, told = Core(partitions=200), []
+    for index in range(200):
+        delivery = core.send("t", b"x", partition=index)
+        delivery.add_done_callback(lambda delivery: told.append(delivery.partition))
+    batches = list(core.accumulator.incomplete)
+    waiting = [1]
+    batches[-1].add_waiter(waiting.clear)
+    kept = [deque() for _ in range(100)]  # what Python keeps of queues that are gone
+    for batch in batches:
+        with AllocationsFail(0, 0):
+            core.accumulator.complete(batch)
+    assert not waiting and len(core.accumulator.callbacks) < len(batches) and len(kept) == 100
+    core.accumulator.close_due(0.0, 1.0)
+    assert list(core.accumulator.callbacks) == batches
+    while core.accumulator.callbacks:
+        for _, callback, argument in core.accumulator.callbacks.popleft().take_callbacks():
+            callback(argument)
+    assert told == list(range(200))
+
+
+def test_a_batch_that_was_compressed_is_looked_at_however_little_memory_there_is():
+    core = Core(partitions=200, codec=4)
+    for index in range(200):
+        core.send("t", b"x" * 100, partition=index)
+    core.accumulator.close_all()
+    payloads = [compress(4, b"y" * 50) for _ in range(200)]
+    for payload in payloads:
+        batch = core.accumulator.to_compress.popleft()
+
+        def compressed(codec, view, payload=payload):
+            return payload
+
+        with contextlib.suppress(MemoryError), AllocationsFail(1, 0):
+            batch.compress(compressed)
+        assert batch.state == READY
+    assert list(core.accumulator.ready) == core.topic.partitions
