@@ -87,20 +87,27 @@ class AssignedPartitions:
     def assign(self, partitions: Iterable[TopicPartition], initial: Phase = Phase.RESET) -> None:
         """Replace the assignment; partitions that stay keep their position and what is prefetched. `initial`: what the others
         need first, RESET or COMMITTED."""
-        wanted = dict.fromkeys(partitions)
-        for tp in [tp for tp in self.partitions if tp not in wanted]:
-            state = self.partitions.pop(tp)
+        wanted, fetch_bytes = dict.fromkeys(partitions), self.config.max_partition_fetch_bytes
+        gone = [state for tp, state in self.partitions.items() if tp not in wanted]
+        fresh = [PartitionState(tp, fetch_bytes, initial) for tp in wanted if tp not in self.partitions]
+        try:
+            for state in fresh:
+                self._order.append(state)
+                self._fetch_order[state] = None
+                self.partitions[state.tp] = state
+        except BaseException:  # no memory: it is done as a whole, or not at all
+            for state in fresh:
+                self.partitions.pop(state.tp, None)
+                self._fetch_order.pop(state, None)
+                if state in self._order:
+                    self._order.remove(state)
+            raise
+        for state in gone:
+            del self.partitions[state.tp], self._fetch_order[state]
             state.generation += 1
             self.buffered_bytes -= state.drop_chunks()
             self._order.remove(state)
-            del self._fetch_order[state]
-            self.troubles.forget(tp)
-        for tp in wanted:
-            if tp not in self.partitions:
-                state = PartitionState(tp, self.config.max_partition_fetch_bytes, initial)
-                self.partitions[tp] = state
-                self._order.append(state)
-                self._fetch_order[state] = None
+            self.troubles.forget(state.tp)
         self._generation = -1
 
     def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:

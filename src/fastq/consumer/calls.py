@@ -296,11 +296,11 @@ class ConsumerCalls(Reading):
         """A step of a rebalance. It is done whatever the listener raises, which comes out of the call."""
         group = self._in_group()
         member = group.membership
+        if change.kind is ChangeKind.ASSIGN:
+            group.apply(change)  # before: where there is no memory for it, it is a step of the next call
         try:
             if change.kind is ChangeKind.REVOKE:
                 yield from self._commit_and_wait()
-            elif change.kind is ChangeKind.ASSIGN:
-                group.apply(change)
             callback = group.callbacks.get(change.kind)
             if callback is not None and is_due(change):
                 yield Tell(callback, change.partitions)

@@ -1,12 +1,24 @@
 """The fetcher where there is no memory for what came: it is fetched again, once, and no partition is left out."""
 
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
 from failing_allocations import AllocationsFail
+from pytest import MonkeyPatch, raises
 from virtual_time import A, B, VirtualTime
 
+from fastq import Consumer
 from fastq.consumer.fetcher import FETCH_API
+from fastq.consumer.group.membership import Change, ChangeKind
 from fastq.errors import ProtocolError
+from fastq.metadata import TopicPartition
 
 RECORDS = 20
+
+
+def no_memory(*_: Any, **__: Any) -> None:
+    raise MemoryError("none left")
 
 
 def test_what_there_is_no_memory_for_is_fetched_again() -> None:
@@ -45,3 +57,44 @@ def test_what_there_is_no_memory_for_is_fetched_again() -> None:
                 seen += [(chunk.partition, record.offset) for record in chunk.take(1000)]
                 fetcher.release(chunk)
         assert sorted(seen) == [(tp.partition, offset) for tp in (A, B) for offset in range(RECORDS)]
+
+
+def test_an_assignment_is_made_as_a_whole_whichever_allocation_fails() -> None:
+    """What was in the assignment and not in the order of fetches was never read, also when it was assigned once more."""
+    outcomes = []
+    for at in range(120):
+        time = VirtualTime()
+        fetcher = time.fetcher
+        before = list(fetcher.partitions.values())
+        many = [TopicPartition("a", index) for index in range(1, 70)]  # B stays, A goes
+        try:
+            with AllocationsFail(at):
+                fetcher.assign(many)
+        except MemoryError:
+            assert list(fetcher.partitions.values()) == before
+            outcomes.append(False)
+        else:
+            assert list(fetcher.partitions) == many and fetcher.partitions[B] is before[1]
+            outcomes.append(True)
+        assert list(fetcher._order) == list(fetcher._fetch_order) == list(fetcher.partitions.values())
+        fetcher.assign(many)
+        assert [state.tp for state in fetcher._fetch_order] == many
+    assert outcomes.count(False) > 40 and outcomes[0] is False
+
+
+def test_partitions_that_there_is_no_memory_to_assign_are_assigned_by_the_next_call(monkeypatch: MonkeyPatch) -> None:
+    """They counted as what the member has, and were read by nobody."""
+    carried_out: list[Change] = []
+    change = Change(ChangeKind.ASSIGN, (A,))
+    consumer: Any = Consumer(bootstrap_servers="127.0.0.1:1", group_id="g")
+    monkeypatch.setattr(consumer._group, "membership", SimpleNamespace(carried_out=carried_out.append, group_topics=()))
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer._fetcher, "assign", no_memory)
+        with raises(MemoryError):
+            next(consumer._carry_out(change))
+    assert not carried_out
+    with suppress(StopIteration):
+        next(consumer._carry_out(change))
+    assert carried_out == [change] and list(consumer._fetcher.partitions) == [A]
+    monkeypatch.undo()
+    consumer.close()
