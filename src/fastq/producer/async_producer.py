@@ -329,8 +329,8 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
             return
         loop = asyncio.get_running_loop()
         if self._loop is None:
+            self._driver = _Driver(self._parts.core, self._step)  # first, as there may be no memory for it
             self._loop, self._loop_thread = loop, threading.current_thread()
-            self._driver = _Driver(self._parts.core, self._step)
         elif self._loop is not loop:
             self._refuse_other_loop()
         self._at_home()

@@ -96,3 +96,18 @@ def test_the_timer_that_runs_ends_once_the_next_one_is_had(shared_broker, topic)
         assert before.cancelled() and producer._timer_at == now + 1
 
     run(main, shared_broker)
+
+
+def test_a_producer_whose_driver_cannot_be_made_makes_it_at_the_next_call(shared_broker, topic, monkeypatch):
+    """It had an event loop and no driver, and nothing was sent any more."""
+
+    async def main():
+        producer = AsyncProducer(bootstrap_servers=shared_broker.bootstrap_servers, linger_ms=0)
+        with monkeypatch.context() as patch:
+            patch.setattr(async_producer._Driver, "kick", no_memory)
+            with pytest.raises(MemoryError):
+                await producer.send(topic, b"x")
+        assert (await asyncio.wait_for((await producer.send(topic, b"x"))._wait(), 20)).offset == 0
+        await producer.close()
+
+    asyncio.run(main())
