@@ -102,6 +102,13 @@ class AsyncDriver:
         self._closed = True
         if self._forked:
             return
+        try:
+            self._close_all()
+        except BaseException:  # there may be no memory for it: the next one goes on
+            self._closed = False
+            raise
+
+    def _close_all(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         for task in self._connects:
@@ -164,8 +171,11 @@ class AsyncDriver:
             while effects:
                 self._run_effect(effects[0])
                 del effects[0]
-        except BaseException as error:  # what was not come to is for the next turn, and a connection is begun anew
-            begun, self.core.effects[:0] = effects[0], effects[1:]
+        except BaseException as error:  # what was not done is for the next turn, and a connection is begun anew
+            self.core.effects[:0] = effects
+            begun = effects[0]
+            if not isinstance(begun, Close):
+                self.core.effects.remove(begun)
             if isinstance(begun, Connect):
                 lost = OSError(f"interrupted by {type(error).__name__}")
                 begun.connection.connection_lost(lost, self.core.clock())
@@ -179,9 +189,9 @@ class AsyncDriver:
             self._connects.add(task)
             task.add_done_callback(self._connects.discard)
         elif isinstance(effect, Close):
-            transport, effect.connection.transport = effect.connection.transport, None
-            if transport is not None:
-                transport.abort()
+            if effect.connection.transport is not None:
+                effect.connection.transport.abort()
+            effect.connection.transport = None
         else:
             self._resolve(effect)
 

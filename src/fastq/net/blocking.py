@@ -221,9 +221,11 @@ class BlockingDriver:
                     self._resolve(effect)
                 done += 1
         except BaseException as error:
-            # An interrupt: what was not come to is for the next turn, and a connection that was half begun is begun anew at once.
-            self.core.effects[:0] = effects[done + 1 :]
+            # An interrupt: what was not done is for the next turn, and a connection that was half begun is begun anew at once.
+            self.core.effects[:0] = effects[done:]
             begun = effects[done] if done < len(effects) else None
+            if begun is not None and not isinstance(begun, Close):
+                self.core.effects.remove(begun)
             if isinstance(begun, Connect):
                 lost = OSError(f"interrupted by {type(error).__name__}")
                 begun.connection.connection_lost(lost, self.core.clock())
@@ -418,12 +420,13 @@ class BlockingDriver:
         return got
 
     def _close_socket(self, connection: Connection) -> None:
-        sock, connection.transport = connection.transport, None
+        sock = connection.transport
         if sock is not None:
             self._sockets.pop(sock, None)
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(sock)
             sock.close()
+            connection.transport = None
 
     def _close_selector(self) -> None:
         self._selector.close()

@@ -79,7 +79,7 @@ class ClientCore(Timers):
         self.completions: deque[tuple[Done, Any, FastqError | None]] = deque()
         self.deadline = 0.0
         self.ready_total = 0  # connections that became ready: with `metadata.generation`, what lets something be sent that could not be
-        self.closed = False
+        self.closed = self._ended = False
         self.on_close: dict[object, Callable[[], object]] = {}
         self.last_error: FastqError | None = None
         self.features: dict[str, int] = {}
@@ -256,7 +256,7 @@ class ClientCore(Timers):
         peer = self._peers.get(node_id)
         if peer is not None:
             peer.throttled_until = max(peer.throttled_until, now + seconds)
-            self.call_at(peer.throttled_until, _nothing)
+            self.call_at(peer.throttled_until, lambda _: None)  # a turn for the driver
 
     def least_loaded(self, now: float) -> int | None:
         """The broker to ask what any broker can answer: a connected one with little to do, else one that is being
@@ -370,8 +370,8 @@ class ClientCore(Timers):
         return ran
 
     def close(self) -> None:
-        """Close every connection; what is not done fails with ClientClosed. Idempotent."""
-        if self.closed:
+        """Close every connection; what is not done fails with ClientClosed. Idempotent: what there is no memory for, the next one does."""
+        if self._ended:
             return
         self.closed, now, error = True, self.clock(), ClientClosed()
         for peer in self._peers.values():
@@ -382,6 +382,7 @@ class ClientCore(Timers):
         self._timers.clear()
         for callback in list(self.on_close.values()):
             callback()
+        self._ended = True
 
     # -- from connections ------------------------------------------------------------------------------------------------
 
@@ -462,7 +463,8 @@ class ClientCore(Timers):
 
     def _fail_queue(self, peer: Peer, error: FastqError, now: float) -> None:
         while peer.queue:
-            self._fail(peer.queue.popleft(), error)
+            self._fail(peer.queue[0], error)
+            peer.queue.popleft()
 
     def _start(self, peer: Peer, now: float) -> None:
         """Begin an attempt to connect, unless one is under way or the back-off forbids it."""
@@ -589,10 +591,6 @@ class ClientCore(Timers):
         if connection is not None:
             connection.close(error, now)
         self._fail_queue(peer, error, now)
-
-
-def _nothing(_now: float) -> None:
-    """A timer whose only purpose is to give the driver a turn."""
 
 
 def _is_permanent(error: FastqError) -> bool:

@@ -174,3 +174,24 @@ def test_a_client_that_closes_begins_no_connection(broker: FakeBroker) -> None:
         assert not driver._connects
 
     asyncio.run(main())
+
+
+def test_a_close_that_failed_in_the_middle_is_done_by_the_next_one(broker: FakeBroker) -> None:
+    async def main() -> None:
+        client = AsyncClient(ClientConfig(bootstrap_servers=broker.address))
+        core, driver, told = client.core, client.driver, []
+        for route in (ANY, Broker(1)):
+            await client.call(route, MetadataRequest(topics=[]), 5.0)
+        core.send(1, MetadataRequest(topics=[]), lambda response, error: told.append(error))
+        connections = [peer.connection for peer in core._peers.values() if peer.connection is not None]
+        transports = [connection.transport for connection in connections]
+        connections[0].transport = types.SimpleNamespace(abort=no_memory)
+        with pytest.raises(MemoryError):
+            driver.close()
+        connections[0].transport = transports[0]
+        driver.close()
+        assert all(transport.is_closing() for transport in transports)
+        assert [type(error).__name__ for error in told] == ["ClientClosed"]
+        await client.close()
+
+    asyncio.run(main())

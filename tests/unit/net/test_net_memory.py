@@ -111,3 +111,25 @@ def test_a_connection_that_ends_is_made_anew_whichever_allocation_fails(broker: 
         assert connection.transport is None, "its socket is left open"
         client.close()
     assert failed
+
+
+def test_a_client_is_closed_by_the_next_call_whichever_allocation_fails(broker: FakeBroker) -> None:
+    """What waited was never told, and connections stayed open: the second close had nothing to do."""
+    failed, answer = 0, broker.handlers[ApiKey.METADATA]
+    for at in range(60):
+        broker.handlers[ApiKey.METADATA] = answer
+        client, outcomes = client_of(broker), Told()
+        core = client.core
+        broker.handlers[ApiKey.METADATA] = lambda request, version: None
+        for node_id in (1, 1, -1):
+            core.send(node_id, ASK, outcomes.done)
+        connections = [peer.connection for peer in core._peers.values() if peer.connection is not None]
+        try:
+            with AllocationsFail(at):  # in here no thread of the broker has its turn
+                core.close()
+        except MemoryError:
+            failed += 1
+        client.close()
+        assert [type(error).__name__ for error in outcomes] == ["ClientClosed"] * 3, at
+        assert {connection.transport for connection in connections} == {None}, at
+    assert failed
