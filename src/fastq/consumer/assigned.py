@@ -265,12 +265,9 @@ class AssignedPartitions:
     def _list_offsets(self, node_id: int, states: list[PartitionState]) -> Outgoing:
         """Where to begin, for partitions without an offset."""
         asked = {state.tp: (state, state.generation) for state in states}
-        for state in states:
-            state.requested = True
         request = list_offsets_request(
             ((state.tp, state.leader_epoch, state.reset_timestamp or 0) for state in states), self.config.read_committed
         )
-        self._questions[node_id] += 1
 
         def done(response: ListOffsetsResponse | None, error: FastqError | None, now: float) -> None:
             self._questions[node_id] -= 1
@@ -287,7 +284,15 @@ class AssignedPartitions:
                 else:
                     self._found_offset(state, answer, now)
 
-        return Outgoing(node_id, LIST_OFFSETS_API, lambda version: request, None, done)
+        return self._asking(states, Outgoing(node_id, LIST_OFFSETS_API, lambda version: request, None, done))
+
+    def _asking(self, states: list[PartitionState], outgoing: Outgoing) -> Outgoing:
+        """A question counts as sent."""
+        each = iter(states)
+        self._questions[outgoing.node_id] += 1  # the last that asks for memory
+        for state in each:
+            state.requested = True
+        return outgoing
 
     def _found_offset(
         self, state: PartitionState, answer: ListOffsetsResponse.ListOffsetsPartitionResponse, now: float
@@ -379,10 +384,7 @@ class AssignedPartitions:
     def _check_epochs(self, node_id: int, states: list[PartitionState]) -> Outgoing:
         """Ask the new leader where the epoch of the last record read ended: before it, that record is gone."""
         asked = {state.tp: (state, state.generation) for state in states}
-        for state in states:
-            state.requested = True
         request = leader_epochs_request((state.tp, state.leader_epoch, state.offset_epoch) for state in states)
-        self._questions[node_id] += 1
 
         def done(response: OffsetForLeaderEpochResponse | None, error: FastqError | None, now: float) -> None:
             self._questions[node_id] -= 1
@@ -401,7 +403,7 @@ class AssignedPartitions:
                 else:
                     self._checked(node_id, state, answer.leader_epoch, answer.end_offset)
 
-        return Outgoing(node_id, LEADER_EPOCH_API, lambda version: request, None, done)
+        return self._asking(states, Outgoing(node_id, LEADER_EPOCH_API, lambda version: request, None, done))
 
     def _checked(self, node_id: int, state: PartitionState, epoch: int, end_offset: int) -> None:
         """The new leader's answer: go on, or the log was cut below where we stand."""

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import FetchedRecords, Record
 from fastq._native.heartbeat import Progress
-from fastq._native.wire import EncodeError
 from fastq.arguments import int_of
 from fastq.callbacks import check_plain
 from fastq.consumer.committable import Committable, offsets_to_commit
@@ -49,7 +48,7 @@ from fastq.errors import (
 )
 from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.net.core import ClientCore
-from fastq.net.diagnosis import not_encodable
+from fastq.net.diagnosis import not_sent
 from fastq.net.requests import EncodedRequest, VersionedRequest
 from fastq.other_clients import refuse_keywords
 from fastq.protocol.api import api_name
@@ -292,10 +291,12 @@ class ConsumerBase(Interruptible):
         if api_key in HEARTBEAT_APIS and self._liveness is not None:
             self._liveness.sent()
 
-        told = self._told()
+        told, failed = self._told(), False
 
         # Without a reference to the consumer, which nobody may have any more when the answer comes.
         def completed(response: Any, error: FastqError | None) -> None:
+            if failed:
+                return
             done(response, error, core.clock())
             if told is not None:
                 told()
@@ -320,10 +321,9 @@ class ConsumerBase(Interruptible):
             body = made if isinstance(made, bytes) else made.to_bytes(version)
             request = EncodedRequest(api_key, version, [body], lambda view: decode(view, version))
             (exchange or core.send)(node_id, request, completed, timeout_s=timeout_s)
-        except FastqError as error:
-            done(None, error, core.clock())
-        except EncodeError as error:
-            done(None, not_encodable(core.broker_label(node_id), api_name(api_key), error), core.clock())
+        except Exception as error:  # no memory, for one: who made it takes it for sent, and waits
+            failed = True
+            done(None, not_sent(core.broker_label(node_id), api_name(api_key), error), core.clock())
 
     @property
     def _reads_nothing(self) -> bool:

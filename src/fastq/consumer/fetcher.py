@@ -31,6 +31,7 @@ from fastq.consumer.offsets import MOVED
 from fastq.consumer.partition import PartitionState, Phase
 from fastq.consumer.session import FINAL_EPOCH, FetchSession, Wanted
 from fastq.errors import (
+    ConnectionFailed,
     ErrorCode,
     FastqError,
     KafkaError,
@@ -56,6 +57,7 @@ LATE_S = 1.0
 # The first pause after an answer without news that was not waited for; it doubles up to fetch_max_wait_ms.
 QUIET_MS = 10
 
+NOT_SENT = ConnectionFailed("the request was not sent: there was no memory for it")
 SESSION_ERRORS = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -173,8 +175,38 @@ class Fetcher(AssignedPartitions):
                     fetches[node_id].append(state)
                 else:
                     full.add(node_id)
-        out = [self._list_offsets(node, states) for node, states in resets.items() if can_send(node)]
-        out += [self._check_epochs(node, states) for node, states in checks.items() if can_send(node)]
+        out: list[Outgoing] = []
+        try:
+            self._ask(out, resets, checks, now, can_send)
+            self._ask_for_records(out, fetches, full, now, can_send)
+        except BaseException:  # no memory: what was made counts as sent, and is not to be waited for
+            for outgoing in out:
+                outgoing.done(None, NOT_SENT, now)
+            raise
+        return out
+
+    def _ask(
+        self,
+        out: list[Outgoing],
+        resets: Mapping[int, list[PartitionState]],
+        checks: Mapping[int, list[PartitionState]],
+        now: float,
+        can_send: Callable[[int], bool],
+    ) -> None:
+        """Where to begin, and whether that is still there."""
+        for ask, questions in ((self._list_offsets, resets), (self._check_epochs, checks)):
+            for node_id, states in questions.items():
+                if can_send(node_id):
+                    _add(out, ask(node_id, states), now)
+
+    def _ask_for_records(
+        self,
+        out: list[Outgoing],
+        fetches: Mapping[int, list[PartitionState]],
+        full: set[int],
+        now: float,
+        can_send: Callable[[int], bool],
+    ) -> None:
         for node_id, states in sorted(fetches.items(), key=lambda fetch: self._asked_at.get(fetch[0], 0.0)):
             if node_id in self._in_flight or self._is_quiet(node_id, states, now):
                 continue
@@ -184,8 +216,7 @@ class Fetcher(AssignedPartitions):
                 self._unreachable.pop(node_id, None)
                 fetch = self._fetch(node_id, states, len(fetches), node_id in full or self._questions[node_id] > 0, now)
                 if fetch is not None:
-                    out.append(fetch)
-        return out
+                    _add(out, fetch, now)
 
     def _node_of(self, state: PartitionState, now: float) -> int:
         """The broker to ask: the leader, or for fetches the replica that it recommended (KIP-392)."""
@@ -249,10 +280,7 @@ class Fetcher(AssignedPartitions):
             bytes_max = min(state.fetch_bytes, reserved)
             wanted[state.tp] = Wanted(topic_id, state.fetch_offset, state.leader_epoch, bytes_max)
             asked.append((state, state.generation, state.fetch_offset))
-            state.requested = True
-        session = self._sessions.setdefault(node_id, FetchSession())
-        self.reserved_bytes += reserved
-        self._in_flight[node_id] = self._asked_at[node_id] = sent_at
+        session, all_reserved = self._sessions.setdefault(node_id, FetchSession()), self.reserved_bytes + reserved
         # While others have something ready, or will be fetched once a question is answered, a long poll for these would hold those up.
         wait_ms = 0 if others_follow else config.fetch_max_wait_ms
 
@@ -287,7 +315,13 @@ class Fetcher(AssignedPartitions):
             else:
                 self._no_news(session, asked, sent_at, now)
 
-        return Outgoing(node_id, FETCH_API, build, decode_fetch_response, done)
+        outgoing = Outgoing(node_id, FETCH_API, build, decode_fetch_response, done)
+        self._asked_at[node_id], each = sent_at, iter(states)
+        self._in_flight[node_id] = sent_at  # the last that asks for memory: it counts as sent from here on
+        self.reserved_bytes = all_reserved
+        for state in each:
+            state.requested = True
+        return outgoing
 
     def fetch_version(self, version: int) -> int:
         """The version to use where `version` was negotiated: 12 while a topic's id is not known."""
@@ -490,6 +524,14 @@ class Fetcher(AssignedPartitions):
                 ask = partial(_ending, session.session_id)
                 out.append(Outgoing(node_id, FETCH_API, ask, decode_fetch_response, lambda response, error, now: None))
         return out
+
+
+def _add(out: list[Outgoing], outgoing: Outgoing, now: float) -> None:
+    try:
+        out.append(outgoing)
+    except MemoryError:  # it counts as sent
+        outgoing.done(None, NOT_SENT, now)
+        raise
 
 
 def _ending(session_id: int, version: int) -> bytes:

@@ -149,8 +149,8 @@ class ClientCore(Timers):
             known = ", ".join(str(node) for node in self.metadata.nodes.values()) or "none"
             self._fail(pending, BrokerNotAvailable(f"no broker with id {node_id}", hint=f"Known are: {known}"))
         else:
-            peer.queue.append(pending)
             self._start(peer, now)
+            peer.queue.append(pending)  # the last that asks for memory: what raises has not been taken
             if peer.is_idle:
                 self._fail_queue(peer, peer.last_error or ConnectionClosed(broker=peer.label), now)
 

@@ -176,13 +176,12 @@ class MetadataUpdater:
         except UnsupportedVersion as error:
             self._done(node_id, None, error, self._all_topics, ())
             return
-        # Topics watched while the request is out are wanted again by `watch`.
-        self._wanted, self._in_flight = None, True
-        self.requests += 1
-        all_topics, asked = self._all_topics, tuple(self.topics)
+        all_topics, asked, count = self._all_topics, tuple(self.topics), self.requests + 1
         self._core.send(
             node_id, request, lambda response, error: self._done(node_id, response, error, all_topics, asked)
         )
+        # Once it is on its way: there may be no memory for it. Topics watched while it is out are wanted again by `watch`.
+        self._wanted, self._in_flight, self.requests = None, True, count
 
     def _build(self, version: int) -> MetadataRequest:
         topics: list[MetadataRequest.MetadataRequestTopic] | None

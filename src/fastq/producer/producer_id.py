@@ -46,7 +46,6 @@ class ProducerIdRequests:
         node_id = self._core.least_loaded(now)
         if node_id is None or not self._core.can_send(node_id, now):
             return now + LOOK_AGAIN_S
-        self._requested = True
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
         self._core.send(
             node_id,
@@ -55,6 +54,7 @@ class ProducerIdRequests:
             timeout_s=self._settings.request_timeout_s,
             versions=(0, 5),
         )
+        self._requested = True  # once it is on its way: there may be no memory for it
         return None
 
     def _answered(

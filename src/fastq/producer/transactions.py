@@ -501,10 +501,10 @@ class Transactions:
         if node_id is None:
             self._look_again(now + LOOK_AGAIN_S)
             return
-        coordinator.busy = True
         request = requests.find_coordinator(coordinator.key_type, coordinator.key)
         handler = partial(self._answered, coordinator, partial(self._found, coordinator))
         self.core.send(node_id, request, handler, timeout_s=self._request_timeout_s)
+        coordinator.busy = True  # once it is on its way: there may be no memory for it
 
     def _found(self, coordinator: Coordinator, response: Any) -> None:
         code, message, node_id = requests.coordinator_of(response, coordinator.key)
@@ -524,7 +524,6 @@ class Transactions:
         handler: Callable[[Any], None],
     ) -> None:
         assert coordinator.node_id is not None
-        coordinator.busy = True
         self.core.send(
             coordinator.node_id,
             request,
@@ -532,6 +531,7 @@ class Transactions:
             timeout_s=self._request_timeout_s,
             versions=versions,
         )
+        coordinator.busy = True
 
     def _answered(
         self, coordinator: Coordinator, handler: Callable[[Any], None], response: Any, error: FastqError | None

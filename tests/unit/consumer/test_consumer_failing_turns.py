@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from fastq import AsyncConsumer
+from fastq import AsyncConsumer, Consumer
 from fastq.consumer import async_consumer
+from fastq.consumer.effects import Outgoing
 from fastq.consumer.group import heartbeat
+from fastq.errors import ConnectionFailed
+from fastq.protocol.messages import HeartbeatRequest
 
 
 def no_memory(*_: Any) -> None:
@@ -116,3 +119,24 @@ def test_what_an_interceptor_hears_later_is_kept_where_the_loop_has_no_memory_fo
         await consumer.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("told_as_well", [False, True])
+def test_a_request_that_cannot_be_sent_is_told_once_to_who_made_it(told_as_well: bool) -> None:
+    """It was waited for for good: a member sent no heartbeat any more, and nothing was fetched from a broker."""
+    consumer: Any = Consumer(bootstrap_servers="127.0.0.1:1")
+    told: list[Any] = []
+    sent: list[Any] = []
+
+    def failing(node_id: int, request: Any, completed: Any, **_: Any) -> None:
+        sent.append(completed)
+        raise MemoryError("none left")
+
+    consumer._core.send, send = failing, consumer._core.send
+    message = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    consumer._send(Outgoing(-1, 12, lambda version: message, None, lambda response, error, now: told.append(error)))
+    if told_as_well:
+        sent[0](None, ConnectionFailed("ended"))
+    assert [type(error) for error in told] == [ConnectionFailed] and told[0].retriable
+    consumer._core.send = send
+    consumer.close()

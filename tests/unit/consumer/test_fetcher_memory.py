@@ -1,9 +1,10 @@
 """The fetcher where there is no memory for what came: it is fetched again, once, and no partition is left out."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from failing_allocations import AllocationsFail
 from pytest import MonkeyPatch, raises
 from virtual_time import A, B, VirtualTime
@@ -98,3 +99,37 @@ def test_partitions_that_there_is_no_memory_to_assign_are_assigned_by_the_next_c
     assert carried_out == [change] and list(consumer._fetcher.partitions) == [A]
     monkeypatch.undo()
     consumer.close()
+
+
+@pytest.mark.parametrize("turn", [1, 2, 3])
+def test_what_there_is_no_memory_to_ask_for_is_asked_for_again(turn: int) -> None:
+    """It counted as asked for: the partition, or all of its broker, was not read any more."""
+    failures = 0
+    for first in range(150):
+        time = VirtualTime()
+        fetcher = time.fetcher
+        time.fill(A, RECORDS)
+        time.fill(B, RECORDS)
+        turns, seen = 0, []
+        while len(seen) < 2 * RECORDS:
+            turns += 1
+            out: list[Any] = []
+            try:
+                with AllocationsFail(first) if turns == turn else nullcontext():
+                    out = fetcher.requests(time.now, lambda node: True)
+            except MemoryError:
+                failures += not out
+            for each in out:
+                time._send(each)
+            if not time.flying:
+                time.now += 0.1
+                assert time.now < 10, f"a partition is left out when allocation {first} fails"
+                continue
+            time.now, flown, response = time.flying.pop(0)
+            flown.done(response, None, time.now)
+            while chunk := fetcher.next_chunk():
+                seen += [(chunk.partition, record.offset) for record in chunk.take(1000)]
+                fetcher.release(chunk)
+        assert sorted(seen) == [(tp.partition, offset) for tp in (A, B) for offset in range(RECORDS)]
+        assert not any(fetcher._questions.values())
+    assert failures > 10

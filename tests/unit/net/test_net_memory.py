@@ -13,7 +13,7 @@ from test_net_drivers import PEM, server_context
 from fastq.config import ClientConfig
 from fastq.errors import ConnectionFailed
 from fastq.net.client import BlockingClient
-from fastq.net.operations import Broker
+from fastq.net.operations import ANY, Broker
 from fastq.net.requests import EncodedRequest
 from fastq.protocol.api import ApiKey
 from fastq.protocol.messages import MetadataRequest
@@ -132,4 +132,46 @@ def test_a_client_is_closed_by_the_next_call_whichever_allocation_fails(broker: 
         client.close()
         assert [type(error).__name__ for error in outcomes] == ["ClientClosed"] * 3, at
         assert {connection.transport for connection in connections} == {None}, at
+    assert failed
+
+
+def test_metadata_that_there_is_no_memory_to_ask_for_is_asked_for_again(broker: FakeBroker) -> None:
+    """It counted as asked for, and the client followed no leader any more."""
+    client, failed = client_of(broker), 0
+    updater = client.core.metadata_updater
+    for at in range(60):
+        before = updater.successes
+        client.core.request_metadata_update("the test asks")
+        with client.driver.lock:
+            client.driver.wait_until(lambda: not updater._in_flight, 5.0)
+            try:
+                with AllocationsFail(at):
+                    updater._send(1)
+            except MemoryError:
+                failed += 1
+        assert client.driver.wait_until(partial(_more, updater, before), 5.0), at
+    assert failed
+    client.close()
+
+
+def _more(updater: Any, before: int) -> bool:
+    return bool(updater.successes > before)
+
+
+def test_a_request_that_the_core_does_not_take_is_not_told(broker: FakeBroker) -> None:
+    """Without a connection it waits for one: in its queue, or not at all."""
+    failed = 0
+    for at in range(60):
+        client, outcomes = BlockingClient(ClientConfig(bootstrap_servers=broker.address)), Told()
+        raised = False
+        with client.driver.lock:
+            try:
+                with AllocationsFail(at):
+                    client.core.send(-1, ASK, outcomes.done)
+            except MemoryError:
+                raised = True
+        assert client.call(ANY, ASK, 20.0).cluster_id == "fake"
+        assert len(outcomes) == (not raised), at
+        failed += raised
+        client.close()
     assert failed

@@ -1,5 +1,6 @@
 """The sender where there is no memory: every batch has its own fate, and what is in flight has a request."""
 
+import contextlib
 import itertools
 from collections import deque
 from random import Random
@@ -7,7 +8,10 @@ from random import Random
 import pytest
 from failing_allocations import AllocationsFail
 from fake_cluster import FakeCore
+from fake_coordinator import TransactionCore
 from test_sender import Bench, values_of
+from transaction_bench import Bench as TransactionBench
+from transaction_bench import visible
 
 from fastq.compression import compress
 from fastq.errors import MessageTooLarge, ProtocolError
@@ -213,3 +217,52 @@ def test_an_answer_that_fails_for_one_batch_counts_for_the_others(monkeypatch, o
     bench.drain()
     assert isinstance(deliveries[failing].exception(), ProtocolError) and deliveries[failing].exception().maybe_written
     assert deliveries[1 - failing].result().offset == 1
+
+
+def send_fails_at(core, monkeypatch, number):
+    """No memory for one of the requests; the turn that fails is taken again."""
+    numbers, send = itertools.count(), core.send
+
+    def failing(*given, **options):
+        if next(numbers) == number:
+            raise MemoryError
+        send(*given, **options)
+
+    monkeypatch.setattr(core, "send", failing)
+    return numbers
+
+
+def test_a_producer_id_that_there_is_no_memory_to_ask_for_is_asked_for_again(monkeypatch):
+    """It counted as asked for, and the producer sent nothing before delivery_timeout_ms."""
+    core = FakeCore()
+    bench = Bench(core)
+    send_fails_at(core, monkeypatch, 0)
+    delivery = bench.send("t", b"x")
+    bench.accumulator.close_all()
+    with pytest.raises(MemoryError):
+        bench.sender.run(core.now)
+    bench.drain(10)
+    assert delivery.result().offset == 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transaction_goes_on_whichever_request_there_is_no_memory_for(monkeypatch, version):
+    """Its coordinator counted as busy for good."""
+    for number in range(30):
+        core = TransactionCore(transaction_version=version)
+        bench = TransactionBench(core)
+        turn = bench.turn
+
+        def turned(*given, turn=turn):
+            with contextlib.suppress(MemoryError):
+                turn(*given)
+
+        bench.turn = turned
+        numbers = send_fails_at(core, monkeypatch, number)
+        bench.begin()
+        delivery = bench.send("t", b"x")
+        bench.commit()
+        assert delivery.result().offset == 0 and visible(core) == {0: [b"x"]}
+        if next(numbers) <= number:
+            break
+    assert 3 < number < 29
