@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
+from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from failing_allocations import AllocationsFail
 
 from fastq import AsyncConsumer, Consumer
 from fastq.consumer import async_consumer
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.group import heartbeat
+from fastq.consumer.group.coordinator import Coordinator
 from fastq.errors import ConnectionFailed
 from fastq.protocol.messages import HeartbeatRequest
 
@@ -140,3 +144,23 @@ def test_a_request_that_cannot_be_sent_is_told_once_to_who_made_it(told_as_well:
     assert [type(error) for error in told] == [ConnectionFailed] and told[0].retriable
     consumer._core.send = send
     consumer.close()
+
+
+def test_a_coordinator_that_there_is_no_memory_to_look_up_is_looked_up_later() -> None:
+    """It counted as asked for, and the group was never joined."""
+    outcomes = []
+    for at in range(30):
+        coordinator = Coordinator(
+            "g",
+            troubles=cast(Any, None),
+            any_broker=lambda now: 1,
+            separate=lambda node: node.node_id,
+            backoff_ms=(1, 1),
+            random=Random(1),
+        )
+        out: list[Outgoing] = []
+        with suppress(MemoryError), AllocationsFail(at):
+            out = coordinator.requests(0.0, lambda node_id: True)
+        outcomes.append(bool(out))
+        assert len(coordinator.requests(0.0, lambda node_id: True)) == (not out)
+    assert not all(outcomes) and outcomes[-1]

@@ -128,9 +128,10 @@ class Coordinator:
         node_id = self._any_broker(now)
         if node_id is None or not can_send(node_id):
             return []
-        self._asked = True
         build = coordinator_request(GROUP, [self.group_id])
-        return [Outgoing(node_id, FIND_COORDINATOR_API, build, None, self._done)]
+        out = [Outgoing(node_id, FIND_COORDINATOR_API, build, None, self._done)]
+        self._asked = True  # once it is made: there may be no memory for it
+        return out
 
     def _done(self, response: FindCoordinatorResponse | None, error: FastqError | None, now: float) -> None:
         self._asked = False
