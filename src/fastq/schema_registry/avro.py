@@ -58,6 +58,10 @@ class _Decoder(BinaryDecoder):
     read_int = read_long
 
 
+PARSED, NAMED = "__fastavro_parsed", "__named_schemas"
+"""By which fastavro knows what it has parsed, and by what names: of a registry's text it would take them unseen."""
+
+
 def _read_deep(data: io.BytesIO, writer: Any, reader: Any) -> Any:
     """What fastavro's schemaless_reader does, in Python."""
     named: dict[str, dict[str, Any]] = {"writer": {}, "reader": {}}
@@ -77,6 +81,7 @@ class Writer(NamedTuple):
     named: dict[str, Any]
     is_recursive: bool
     levels: int
+    """How deep a value goes; of a recursive one without a byte, and with each."""
 
 
 def _parse(registry: SchemaRegistryClient, schema: Schema, named: dict[str, Any] | None = None) -> Any:
@@ -85,10 +90,32 @@ def _parse(registry: SchemaRegistryClient, schema: Schema, named: dict[str, Any]
     others = referenced(registry, schema)
     try:
         for other in others.values():
-            fastavro.parse_schema(json.loads(other.text), named_schemas=named)
-        return fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+            fastavro.parse_schema(_unparsed(json.loads(other.text)), named_schemas=named)
+        return _with_names(fastavro.parse_schema(_unparsed(json.loads(schema.text)), named_schemas=named), named)
     except Exception as error:  # fastavro's have several bases, and some say no more than the type
         raise ValueError(f"the Avro schema cannot be used: {type(error).__name__} {error}") from error
+
+
+def _unparsed(schema: Any) -> Any:
+    """A schema, or the schemas of a union, without the marks of one that was looked at."""
+    if isinstance(schema, list):
+        return [_unparsed(one) for one in schema]
+    if isinstance(schema, dict):
+        return {key: value for key, value in schema.items() if key not in (PARSED, NAMED)}
+    return schema
+
+
+def _with_names(parsed: Any, named: dict[str, Any], kept: dict[str, Any] | None = None) -> Any:
+    """The same with all types that it knows by name, `kept` in it: fastavro does so for records alone, and once in each of a union."""
+    kept = named if kept is None else kept
+    if isinstance(parsed, list):
+        found: list[Any] = []
+        for one in parsed:
+            found.append(_with_names(one, named, kept))
+            kept = {} if isinstance(found[-1], dict) else kept  # it is in one of them, which is enough
+        return found
+    whole = named.get(parsed) if isinstance(parsed, str) else parsed
+    return parsed if whole is None else {**whole, PARSED: True, NAMED: kept}
 
 
 def _schema_of(schema: str | Mapping[str, Any] | list[Any] | Schema) -> Schema:
@@ -189,7 +216,7 @@ class AvroDeserializer(SchemaDeserializer[Writer]):
         writer = self._writer(schema_id)
         if self._reader is None and self._given is not None:
             self._reader = _parse(self.registry, self._given)
-        is_deep = writer.is_recursive and len(payload) * writer.levels > LEVELS_MAX
+        is_deep = writer.is_recursive and (len(payload) + 1) * writer.levels > LEVELS_MAX
         read = _read_deep if is_deep else fastavro.schemaless_reader
         value = read(io.BytesIO(payload), writer.schema, self._reader)
         return convert(self._from_dict, value)
@@ -202,9 +229,10 @@ class AvroDeserializer(SchemaDeserializer[Writer]):
                 "a type of the Avro schema is in each of its own values, which have no end",
                 hint="Have it in a union with null, or in an array",
             )
-        levels = avro_bounds.levels(parsed, named)
+        is_recursive = avro_bounds.is_recursive(named)
+        levels = avro_bounds.levels(parsed, named, free=is_recursive)
         if levels > LEVELS_MAX:
             raise DeserializationError(
                 f"types of the Avro schema are within one another on {levels} levels; the most is {LEVELS_MAX}"
             )
-        return Writer(parsed, named, avro_bounds.is_recursive(named), levels)
+        return Writer(parsed, named, is_recursive, levels)

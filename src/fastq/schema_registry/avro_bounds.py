@@ -34,8 +34,9 @@ def is_recursive(named: Mapping[str, Any], *, always: bool = False) -> bool:
     return any(visit(name, frozenset()) for name in named)
 
 
-def levels(schema: Any, named: Mapping[str, Any]) -> int:
-    """How many levels of records, unions, arrays and maps a value has, as long as no type is within itself."""
+def levels(schema: Any, named: Mapping[str, Any], *, free: bool = False) -> int:
+    """How many levels of records, unions, arrays and maps a value has, where no type is within itself. `free`: how many it goes down at
+    most between two of its bytes, where one may be, but in each value: a union, an array and a map begin with a byte."""
     known: dict[str, int] = {}
 
     def of(one: Any) -> int:
@@ -43,12 +44,13 @@ def levels(schema: Any, named: Mapping[str, Any]) -> int:
         if name is None:
             return of_parts(one)
         if name not in known:
-            known[name] = 0  # where it is in itself
             known[name] = of_parts(named[name])
         return known[name]
 
     def of_parts(one: Any) -> int:
         parts = _parts(one)
+        if free and _kind(one) not in _RECORDS:
+            return int(bool(parts))
         return 1 + max(map(of, parts)) if parts else 0
 
     # In the order in which they are told: each builds on earlier ones, so that no chain of them is gone down at once.

@@ -129,7 +129,7 @@ class SchemaRegistryClient:
         self._schemas: dict[tuple[int, str | None], Schema] = {}
         self._ids: dict[tuple[str, Schema], int] = {}
         self._registered: dict[tuple[str, Schema], RegisteredSchema] = {}
-        self._versions: dict[tuple[str, int], RegisteredSchema] = {}
+        self._versions: dict[tuple[str, int, str | None], RegisteredSchema] = {}
         self._latest: dict[str, tuple[float, RegisteredSchema]] = {}
 
     def __repr__(self) -> str:
@@ -184,7 +184,7 @@ class SchemaRegistryClient:
             path = _path("subjects", subject, "versions", _version(version))
             return self._request("GET", path, None, _registered, query, subject=subject)
 
-        return self._cached(self._versions, (subject, version), ask)
+        return self._cached(self._versions, (subject, version, format), ask)
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The newest version of a subject, as of at most `latest_ttl_s` ago."""

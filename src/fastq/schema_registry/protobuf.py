@@ -194,7 +194,10 @@ def _add_known(pool: Any, name: str) -> None:
     try:
         pool.FindFileByName(name)
     except KeyError:
-        __import__("google.protobuf." + name[len(KNOWN) :].removesuffix(".proto") + "_pb2")
+        try:
+            __import__("google.protobuf." + name[len(KNOWN) :].removesuffix(".proto") + "_pb2")
+        except ImportError as error:
+            raise DeserializationError(f"protobuf does not bring {name}, which the schema builds on") from error
         known = descriptor_pool.Default().FindFileByName(name)
         for other in known.dependencies:
             _add_known(pool, other.name)

@@ -178,11 +178,17 @@ class SchemaDeserializer(Generic[T]):
 def referenced(registry: SchemaRegistryClient, schema: Schema, format: str | None = None) -> dict[str, Schema]:
     """The schemas that one builds on, by the names it knows them by, what they build on themselves before them."""
     found: dict[str, Schema] = {}
-    for reference in schema.references:
-        inner = registry.version(reference.subject, reference.version, format=format).schema
-        for name, one in referenced(registry, inner, format).items():
-            found.setdefault(name, one)
-        found.setdefault(reference.name, inner)
+    met: set[tuple[str, int]] = set()  # each is gone into once, however many build on it
+
+    def add(one: Schema) -> None:
+        for reference in one.references:
+            inner = registry.version(reference.subject, reference.version, format=format).schema
+            if reference[1:] not in met:
+                met.add(reference[1:])
+                add(inner)
+            found.setdefault(reference.name, inner)
+
+    add(schema)
     return found
 
 
