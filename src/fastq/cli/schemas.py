@@ -1,8 +1,9 @@
 """Values and keys whose schemas are in a registry: JSON of them for `consume`, bytes of JSON for `produce`.
 
 Rules: the formats are those of `fastq.schema_registry`, whose libraries are loaded for what is met alone. Bytes are `{"base64": "..."}` in
-JSON, both ways; times, decimals, NaN and the like come out as texts. What is no frame of Confluent's form is shown as it is; a frame that
-cannot be read ends the command with the record's place, as it would be lost to who reads the output.
+JSON, both ways; times, decimals, NaN and the like come out as texts. What is read is not checked against its JSON Schema. What is no frame
+of Confluent's form is shown as it is; a frame that cannot be read ends the command with the record's place, as it would be lost to who
+reads the output.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 FRAME_BYTES = 5
 """A zero, and the id of the schema."""
-DESERIALIZERS = {"AVRO": "AvroDeserializer", "PROTOBUF": "ProtobufDeserializer", "JSON": "JsonSchemaDeserializer"}
+KINDS = ("AVRO", "PROTOBUF", "JSON")
 ENDINGS = {".avsc": "AVRO", ".json": "JSON", ".desc": "PROTOBUF"}
 
 
@@ -48,8 +49,8 @@ def _of_format(name: str) -> Any:
 
 
 def _known_kind(kind: str) -> None:
-    if kind not in DESERIALIZERS:
-        raise UsageError(f"the registry's schema is of the type {kind}; {', '.join(DESERIALIZERS)} are known")
+    if kind not in KINDS:
+        raise UsageError(f"the registry's schema is of the type {kind}; {', '.join(KINDS)} are known")
 
 
 # -- out
@@ -72,7 +73,7 @@ class SchemaReader:
             kind = self._registry.schema(schema_id).schema_type
             if kind not in self._deserializers:
                 _known_kind(kind)
-                self._deserializers[kind] = _of_format(DESERIALIZERS[kind])(self._registry)
+                self._deserializers[kind] = _deserializer(kind, self._registry)
             return True, plain(self._deserializers[kind].deserialize(record.topic, record.headers, data))
         except UsageError:
             raise
@@ -83,6 +84,18 @@ class SchemaReader:
                 f"schema {schema_id} does not fit: {type(error).__name__} {error}",
                 hint="Without --schema-registry the record is shown as bytes",
             ).with_context(**where) from None
+
+
+def _deserializer(kind: str, registry: SchemaRegistryClient) -> Any:
+    """Of schemas of anybody who may register one: a pattern of JSON Schema may take any time, and few bytes of Avro all memory."""
+    if kind == "JSON":
+        return _of_format("JsonSchemaDeserializer")(registry, validate=False)
+    if kind == "PROTOBUF":
+        return _of_format("ProtobufDeserializer")(registry)
+    _of_format("AvroDeserializer")
+    from fastq.schema_registry.avro import BoundedAvroDeserializer
+
+    return BoundedAvroDeserializer(registry)
 
 
 def plain(value: Any) -> Any:

@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastq.console.masking import MASKED, Mask
 from fastq.console.threads import Threads
-from fastq.errors import DeserializationError, SchemaRegistryError, WaitTimeout
+from fastq.errors import SchemaRegistryError, WaitTimeout
 
 if TYPE_CHECKING:
-    from fastq.schema_registry import Schema, SchemaRegistryClient
-    from fastq.schema_registry.avro import Writer
+    from fastq.schema_registry import SchemaRegistryClient
 
 T = TypeVar("T")
 
@@ -35,6 +34,8 @@ TEXT_MAX = 20_000
 HEX_BYTES_MAX = 2_048
 JSON_BYTES_MAX = 4 << 20
 DEPTH_MAX = 100
+LETTERS_A_BYTE = 32
+"""What a byte of a value may become, where that is more than JSON_BYTES_MAX: names in its schema may have any length."""
 ASK_S, WAIT_S, ASKED_AT_ONCE = 5.0, 10.0, 8
 """How long an answer of the registry may take, and all that a page asks of it at once, in seconds; and how many are asked for at once."""
 UNKNOWN_S, UNKNOWN_MAX = 30.0, 1_000
@@ -91,7 +92,8 @@ class Registry:
         try:
             schema = await self.ask(self._client.schema, schema_id)
             deserializer = self._deserializer(schema.schema_type)
-            document = _plain(await asyncio.wait_for(deserializer.deserialize_async(topic, (), data), WAIT_S))
+            value = await asyncio.wait_for(deserializer.deserialize_async(topic, (), data), WAIT_S)
+            document = _plain(value, max(JSON_BYTES_MAX, LETTERS_A_BYTE * len(data)))
         except (SchemaRegistryError, WaitTimeout, asyncio.TimeoutError) as error:
             return _hex(data)._replace(note=self._is_unknown(schema_id, error))
         except Exception as error:  # the formats' libraries have errors of their own, and the bytes are anybody's
@@ -121,18 +123,9 @@ class Registry:
 
 
 def _avro(client: SchemaRegistryClient) -> Any:
-    from fastq.schema_registry import AvroDeserializer
-    from fastq.schema_registry.avro_bounds import bound_decimals, why_endless
+    from fastq.schema_registry.avro import BoundedAvroDeserializer
 
-    class Bounded(AvroDeserializer):
-        def _prepare(self, schema: Schema) -> Writer:
-            found = super()._prepare(schema)
-            if why := why_endless(found.schema, found.named):
-                raise DeserializationError(f"values of the schema are not decoded here: {why}")
-            bound_decimals(found.schema, found.named)
-            return found
-
-    return Bounded(client)
+    return BoundedAvroDeserializer(client)
 
 
 def _protobuf(client: SchemaRegistryClient) -> Any:
@@ -150,19 +143,39 @@ def _json_schema(client: SchemaRegistryClient) -> Any:
 _MADE = {"AVRO": _avro, "PROTOBUF": _protobuf, "JSON": _json_schema}
 
 
-def _plain(value: Any) -> Any:
-    """A document of JSON's kinds of what a format gave; raises ValueError for one that is too deep."""
+def _plain(value: Any, letters: int) -> Any:
+    """A document of JSON's kinds of what a format gave; raises ValueError for one that is too deep, or would have more `letters`."""
     if hasattr(value, "DESCRIPTOR"):
         from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped, unused-ignore]
 
         # In the writer's own pool of types: of those is what an Any holds.
         pool = value.DESCRIPTOR.file.pool
-        return MessageToDict(value, preserving_proto_field_name=True, descriptor_pool=pool)
+        value = MessageToDict(value, preserving_proto_field_name=True, descriptor_pool=pool)
+        _check_letters(value, letters)
+        return value
+    _check_letters(value, letters)
     # NaN and infinities by their names: JSON has no such numbers.
     document = json.loads(json.dumps(value, default=_other, ensure_ascii=False), parse_constant=str)
     if _is_deep(document):
         raise ValueError(f"the value is more than {DEPTH_MAX} levels deep")
     return document
+
+
+def _check_letters(value: Any, most: int) -> None:
+    letters, left = most, [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            letters -= sum(map(len, one))
+            left += one.values()
+        elif isinstance(one, list | tuple):
+            left += one
+        elif isinstance(one, str | bytes):
+            letters -= len(one)
+        if letters < 0:
+            raise ValueError(
+                f"the value has more than {most:,} letters, of {LETTERS_A_BYTE} a byte that it has, and is not looked into"
+            )
 
 
 def _is_deep(document: Any) -> bool:

@@ -236,3 +236,14 @@ class AvroDeserializer(SchemaDeserializer[Writer]):
                 f"types of the Avro schema are within one another on {levels} levels; the most is {LEVELS_MAX}"
             )
         return Writer(parsed, named, is_recursive, levels)
+
+
+class BoundedAvroDeserializer(AvroDeserializer):
+    """For values and schemas of anybody: what few bytes would make much of is a DeserializationError, or stays bytes."""
+
+    def _prepare(self, schema: Schema) -> Writer:
+        found = super()._prepare(schema)
+        if why := avro_bounds.why_endless(found.schema, found.named):
+            raise DeserializationError(f"values of the schema are not decoded here: {why}")
+        avro_bounds.bound_decimals(found.schema, found.named)
+        return found

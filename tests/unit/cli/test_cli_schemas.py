@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from google.protobuf import any_pb2, descriptor_pb2  # type: ignore[import-untyp
 from fastq._native.consume import Record
 from fastq.cli.consume_shapes import Shown, _json_line, as_document
 from fastq.cli.schemas import SchemaReader, schema_writer
-from fastq.schema_registry import AvroSerializer, SchemaRegistryClient
+from fastq.schema_registry import AvroSerializer, Schema, SchemaRegistryClient, wire
 from fastq.testing import SchemaRegistry
 
 RECORD = Record("t", 0, 0)
@@ -61,3 +63,24 @@ def test_what_is_no_number_of_json_is_its_name(client: SchemaRegistryClient) -> 
         raise AssertionError(f"{name} is no JSON")
 
     assert json.loads(line, parse_constant=refused)["value"] == [1.5, "NaN", "Infinity", "-Infinity"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "found"),
+    [
+        (Schema('{"type": "string", "pattern": "^(a+)+$"}', "JSON"), b'"%s!"' % (b"a" * 40), "a" * 40 + "!"),
+        (Schema('{"type": "array", "items": "null"}'), bytes([0x80] * 5 + [0x01, 0x00]), "items that take no bytes"),
+    ],
+)
+def test_what_anybody_registers_does_not_hold_consume_up(
+    client: SchemaRegistryClient, schema: Schema, data: bytes, found: str
+) -> None:
+    """In a process of its own: neither was to be ended."""
+    frame = wire.header(client.register("t-value", schema)) + data
+    program = (
+        "import sys; from fastq._native.consume import Record; from fastq.cli.schemas import SchemaReader, opened_registry\n"
+        "read = SchemaReader(opened_registry(sys.argv[1])).read\n"
+        "print(read(Record('t', 0, 0), 'value', sys.stdin.buffer.read()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, client.urls[0]], input=frame, capture_output=True, timeout=60)
+    assert found in (done.stdout + done.stderr).decode()

@@ -321,6 +321,7 @@ for _place in range(1, 40):
         "name": f"T{_place}",
         "fields": [{"name": "one", "type": TOWER}, {"name": "two", "type": f"T{_place - 1}"}],
     }
+NAMES = {"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["A" * 1_000_000]}}
 ROUND: Any = ["null", "R0"]
 for _place in reversed(range(120)):
     ROUND = {"type": "record", "name": f"R{_place}", "fields": [{"name": "a", "type": ROUND}]}
@@ -340,8 +341,9 @@ ROW += [{"type": "record", "name": f"R{n}", "fields": [{"name": "a", "type": f"R
         ("AVRO", ROW, b"\xae\xea\1\2", "within one another on 15001 levels"),
         ("AVRO", TREE, b"\xff" * 3_000_000, "a number of the Avro value has more than 10 bytes"),
         ("AVRO", {**TREE, "fields": [{"name": "a", "type": "A"}]}, b"", "in each of its own values"),
+        ("AVRO", NAMES, bytes([0x80, 0x89, 0x7A]) + bytes(1_000_001), "the value has more than 32,000,"),
     ],
-    ids=["pattern", "nulls", "tower", "digits", "deep", "round", "row", "long", "endless"],
+    ids=["pattern", "nulls", "tower", "digits", "deep", "round", "row", "long", "endless", "names"],
 )
 def test_what_anybody_registers_does_not_hold_the_console_up(
     liar: Liar, kind: str, schema: Any, data: bytes, words: str
