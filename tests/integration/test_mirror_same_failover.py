@@ -232,9 +232,9 @@ def test_with_start_latest_a_fail_back_passes_over_nothing_that_was_written_sinc
         ]
 
 
-@pytest.mark.parametrize("why", ["refused", "failed", "alias", "replicas", "seed"])
+@pytest.mark.parametrize("why", ["refused", "failed", "alias", "replicas", "seed", "back"])
 def test_a_fail_back_that_is_not_done_leaves_no_topic_read_only(
-    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, why: str
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any, why: str
 ) -> None:
     source, _ = brokers
     prefix = new_topic_name()
@@ -250,7 +250,7 @@ def test_a_fail_back_that_is_not_done_leaves_no_topic_read_only(
         with running(config):
             wait_for_same(config, bad)
             wait_for_same(config, fine)
-        if why == "refused":
+        if why in ("refused", "back"):
             producer.send(bad, b"too late", partition=0).result()
         fail_over(config)
         with monkeypatch.context() as patched:
@@ -260,6 +260,7 @@ def test_a_fail_back_that_is_not_done_leaves_no_topic_read_only(
                 "alias": "calls its target otherwise",
                 "replicas": "replication factor",
                 "seed": "no answer",
+                "back": f"{bad}-0 has the offsets",
             }
             if why == "failed":
                 patched.setattr(Admin, "describe_producers", _unanswered)
@@ -272,8 +273,17 @@ def test_a_fail_back_that_is_not_done_leaves_no_topic_read_only(
                 config = same(brokers, f"{prefix}-.*", int(config.source.alias[1:]), replication_factor=2)
             elif why == "seed":
                 patched.setattr("fastq.mirror.failover._seed", _unanswered)
+            elif why == "back":  # the first of them cannot be given back
+                set_configs = Admin.set_configs
+                cannot = lambda topic, configs: topic.name == bad and configs[MIRROR_SOURCE] is None  # noqa: E731
+                patched.setattr(
+                    Admin, "set_configs", lambda self, *of: _unanswered() if cannot(*of) else set_configs(self, *of)
+                )
             with pytest.raises(FastqError, match=words[why]):
                 fail_back(config)
+        if why == "back":
+            assert f"{bad} stays read-only: no answer" in caplog.text
+            admin.set_configs(ConfigResource.topic(bad), {MIRROR_SOURCE: None})
         for name in (bad, fine):
             producer.send(name, b"still writable", partition=0).result()
 
@@ -359,6 +369,30 @@ def test_a_fail_back_that_fails_after_it_has_fenced_can_be_done_again(
             assert f"{name} stays read-only" in caplog.text
         else:
             fail_back(config)
+    fail_back(config)
+    back = reversed_config(config)
+    with running(back):
+        wait_for_same(back, name)
+        until(lambda: stable_end(config, "source", name) == stable_end(config, "target", name))
+
+
+@pytest.mark.parametrize("why", ["refused", "failed"])
+def test_a_second_fail_back_that_is_not_done_leaves_what_the_first_has_fenced(
+    left_open: tuple[MirrorConfig, str, Producer], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """It gave the topic back, the end of the transaction was written into it, and no third one could go on."""
+    config, name, _ = left_open
+    with monkeypatch.context() as patched:
+        patched.setattr("fastq.mirror.failover._seed", _unanswered)
+        with pytest.raises(RequestTimedOut, match="no answer"):
+            fail_back(config)
+    with monkeypatch.context() as patched:
+        found = {TopicPartition(name, 0): "another topic's reason"}
+        patched.setattr(same_failover, "_differences", (lambda *_: found) if why == "refused" else _unanswered)
+        with pytest.raises(FastqError, match=r"another topic's reason|no answer"):
+            fail_back(config)
+    with Producer(config.source.common) as producer, pytest.raises(PolicyViolation):
+        producer.send(name, b"too early", partition=0).result()
     fail_back(config)
     back = reversed_config(config)
     with running(back):

@@ -20,7 +20,7 @@ from contextlib import closing
 from itertools import islice
 
 from fastq._native.records import BatchHeader, iter_headers
-from fastq.admin import Admin, ConfigResource
+from fastq.admin import Admin, ConfigResource, TransactionListing
 from fastq.errors import ConfigError, FastqError, TransactionFenced, UnknownTopicOrPartition
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, Side
@@ -176,7 +176,11 @@ def follow_back(
     # What it says of a third cluster is given back; what an earlier fail-back has left is not.
     thirds = {name: value for name, value in before.items() if value and _alias(value) != alias}
     given_back = {name: thirds.get(name) for name in wanted}
-    fenced: set[str] = set()
+    # What an earlier one has fenced waits for its end still, perhaps.
+    left = [name for name in wanted if before.get(name) == values[name]]
+    fenced = _waiting_in(
+        source, [TopicPartition(name, number) for name in left for number in range(here[name].partitions)]
+    )
     try:
         for name in wanted:  # read-only first: what is looked at then stays
             source.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: values[name]})
@@ -232,16 +236,14 @@ def _fence_open(admin: Admin, partitions: Sequence[TopicPartition], fenced: set[
         if attempt:
             time.sleep(PAUSE_S)
         try:
-            opened = _open_in(admin, partitions)
-            listed = admin.list_transactions(producer_ids=list(opened)) if opened else {}
+            opened, listed = _open_in(admin, partitions)
         except FastqError as failure:
             if not fenced:
                 raise
             error = failure
             continue
-        aborting = [listing.producer_id for listing in listed.values() if listing.state in ABORTING]
         fenced.clear()
-        fenced.update(tp.topic for id_ in aborting for tp in opened[id_])
+        fenced.update(_waiting(opened, listed))
         committed = {
             tp: f"a transaction of {id_!r} is being committed in {tp}, which was aborted at the fail-over"
             for id_, listing in listed.items()
@@ -264,14 +266,26 @@ def _fence_open(admin: Admin, partitions: Sequence[TopicPartition], fenced: set[
     raise error
 
 
-def _open_in(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[int, list[TopicPartition]]:
-    """Ids of the producers that have a transaction open in some partitions, and in which."""
+def _open_in(
+    admin: Admin, partitions: Sequence[TopicPartition]
+) -> tuple[dict[int, list[TopicPartition]], Mapping[str, TransactionListing]]:
+    """Ids of the producers that have a transaction open in some partitions, and in which; and their transactions, by their own ids."""
     opened: dict[int, list[TopicPartition]] = {}
     for tp, answer in (admin.describe_producers(partitions) if partitions else {}).items():
         for producer in answer.result():
             if producer.transaction_start_offset is not None:
                 opened.setdefault(producer.producer_id, []).append(tp)
-    return opened
+    return opened, admin.list_transactions(producer_ids=list(opened)) if opened else {}
+
+
+def _waiting(opened: Mapping[int, list[TopicPartition]], listed: Mapping[str, TransactionListing]) -> set[str]:
+    """The topics whose transactions wait for their abort."""
+    aborting = [listing.producer_id for listing in listed.values() if listing.state in ABORTING]
+    return {tp.topic for id_ in aborting for tp in opened[id_]}
+
+
+def _waiting_in(admin: Admin, partitions: Sequence[TopicPartition]) -> set[str]:
+    return _waiting(*_open_in(admin, partitions))
 
 
 def _give_back(admin: Admin, sources: Mapping[str, str | None], fenced: Container[str]) -> None:
@@ -283,8 +297,14 @@ def _give_back(admin: Admin, sources: Mapping[str, str | None], fenced: Containe
                 "%s stays read-only, for a producer that had a transaction open in it is fenced: run fastq mirror fail-back again, or "
                 "fastq configs set --topic %s %s= to write to it, and copy it anew later", name, name, MIRROR_SOURCE,
             )  # fmt: skip
-        else:
+            continue
+        try:
             admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: source})
+        except FastqError as error:  # the others are given back, and why it was not done is told by who calls
+            logger.warning(
+                "%s stays read-only: %s; once that is over, fastq configs set --topic %s %s=%s",
+                name, error, name, MIRROR_SOURCE, source or "",
+            )  # fmt: skip
 
 
 def _described(admin: Admin, topics: Iterable[str]) -> dict[str, Topic]:
