@@ -12,9 +12,16 @@ from same_mirrors import ends_of, same, stable_end, two_brokers, values, wait_fo
 from waiting import until
 
 from fastq import Admin, Producer, TopicPartition
-from fastq.admin import ConfigResource, OffsetSpec
+from fastq.admin import ConfigResource, OffsetSpec, Outcome, Outcomes
 from fastq.cli import main
-from fastq.errors import ConfigError, FastqError, PolicyViolation, RequestTimedOut, TransactionFenced
+from fastq.errors import (
+    ConfigError,
+    FastqError,
+    PolicyViolation,
+    RequestTimedOut,
+    TransactionalIdAuthorizationFailed,
+    TransactionFenced,
+)
 from fastq.mirror import same_failover
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.failover import fail_back, fail_over, reversed_config
@@ -374,6 +381,29 @@ def test_a_fail_back_that_fails_after_it_has_fenced_can_be_done_again(
     with running(back):
         wait_for_same(back, name)
         until(lambda: stable_end(config, "source", name) == stable_end(config, "target", name))
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_fail_back_whose_producers_cannot_be_fenced_says_why(
+    left_open: tuple[MirrorConfig, str, Producer], monkeypatch: pytest.MonkeyPatch, lasts: bool
+) -> None:
+    """It ended in an AssertionError. Whose transaction goes on has its topic back, unless that may be fenced."""
+    config, name, producer = left_open
+    error = RequestTimedOut("no answer") if lasts else TransactionalIdAuthorizationFailed("it may not")
+    with monkeypatch.context() as patched:
+        patched.setattr(same_failover, "TRIES", 3)
+        patched.setattr(
+            Admin, "fence_producers", lambda _, ids, **__: Outcomes({id_: Outcome(None, error) for id_ in ids})
+        )
+        with pytest.raises(type(error)):
+            fail_back(config)
+    if lasts:
+        fail_back(config)
+        with running(reversed_config(config)):
+            until(lambda: stable_end(config, "source", name) == stable_end(config, "target", name))
+    else:
+        producer.abort_transaction()
+        assert stable_end(config, "source", name) == 2  # the record, and the marker
 
 
 @pytest.mark.parametrize("why", ["refused", "failed"])

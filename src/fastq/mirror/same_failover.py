@@ -232,6 +232,7 @@ def _fence_open(admin: Admin, partitions: Sequence[TopicPartition], fenced: set[
 
     `fenced` gets the topics whose transactions wait for their abort by that, or may: from then on a look that fails is tried again."""
     error: FastqError | None = None
+    cannot: dict[str, FastqError] = {}
     for attempt in range(TRIES):
         if attempt:
             time.sleep(PAUSE_S)
@@ -256,14 +257,19 @@ def _fence_open(admin: Admin, partitions: Sequence[TopicPartition], fenced: set[
         if not going_on:
             return {}
         for id_ in going_on:
+            if id_ in cannot:
+                raise cannot[id_]
+        for id_ in going_on:
             logger.warning("the transaction of %r was aborted at the fail-over; its producer is fenced", id_)
             fenced.update(tp.topic for tp in opened[listed[id_].producer_id])
         try:  # Its new epoch counts at once; the answer would wait until the mirror has brought the end.
-            admin.fence_producers(going_on, timeout=FENCE_S)
+            failures = admin.fence_producers(going_on, timeout=FENCE_S).errors
         except FastqError as failure:
             error = failure
-    assert error is not None
-    raise error
+            continue
+        cannot = {id_: failure for id_, failure in failures.items() if not failure.retriable}
+        error = next(iter(failures.values()), error)
+    raise error or FastqError(f"transactions of {', '.join(going_on)} go on, however often their producers are fenced")
 
 
 def _open_in(
