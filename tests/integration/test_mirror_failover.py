@@ -19,7 +19,7 @@ from fastq.mirror.mirror import Mirror
 from fastq.mirror.names import state_topic
 from fastq.mirror.progress import MirrorStopped
 from fastq.mirror.report import failed_over
-from fastq.mirror.state import Offsets, read_state, target_key, target_value
+from fastq.mirror.state import Offsets, read_state
 from fastq.mirror.survey import Survey
 from fastq.testing import Broker
 
@@ -171,19 +171,49 @@ def test_another_alias_of_the_target_is_refused_of_a_mirror_that_an_older_releas
         until(lambda: read_state(config.target, state_topic(alias), [0]).target == "B")
 
 
+@pytest.mark.parametrize("reads", [1, 2, 3])
 def test_of_two_aliases_of_the_target_that_begin_at_once_one_is_refused(
-    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, reads: int
 ) -> None:
-    config = configured(brokers, [new_topic_name()], alias="at-once", names="identity", heartbeat_interval_ms=0)
-    write = Mirror._write
+    """Each wrote its own over the other's, and read that."""
+    source, target = brokers
+    name, alias = new_topic_name(), f"at-once-{reads}"
+    made(source, name, b"x")
+    config = configured(brokers, [name], alias=alias, names="identity", heartbeat_interval_ms=0)
+    other = config._replace(target=config.target._replace(alias="B-1"))
+    begun = [0]
 
-    def written(self: Mirror, topic: str, records: Any) -> None:
-        write(self, topic, records)
-        write(self, topic, {target_key(): target_value("B-1")})
+    def read(*arguments: Any) -> Any:
+        state = read_state(*arguments)
+        begun[0] += 1
+        if begun[0] == reads:  # it begins, and has written its own, while the first one holds what it has read
+            thread.start()
+            until(lambda: values_of(target, name) == [b"x"] or not thread.is_alive())
+        return state
 
-    monkeypatch.setattr(Mirror, "_write", written)
-    with pytest.raises(ConfigError, match="calls its target B-1, and here it is B"):
-        Mirror(config).run()
+    mirror = Mirror(other)
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            mirror.run()
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run)
+    monkeypatch.setattr("fastq.mirror.mirror.read_state", read)
+    try:
+        if reads < 3:
+            with pytest.raises(ConfigError, match="calls its target B-1, and here it is B"):
+                Mirror(config).run()
+            assert not ended
+        else:  # the first one has written it
+            with running(config):
+                until(lambda: ended)
+            assert isinstance(ended[0], ConfigError) and "calls its target B, and here it is B-1" in str(ended[0])
+    finally:
+        mirror.stop()
+        thread.join(30)
 
 
 @pytest.mark.parametrize("offsets", ["translated", "same"])

@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from fastq.consumer import Consumer
-from fastq.errors import ConfigError, FastqError
+from fastq.errors import ConfigError, FastqError, TransactionFenced
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.keeper import Keeper
-from fastq.mirror.lane import Counts, Lane, Work, stopped_error
+from fastq.mirror.lane import Counts, Lane, Work, opened_producer, stopped_error
 from fastq.mirror.names import Names, state_topic
 from fastq.mirror.progress import MirrorStopped
 from fastq.mirror.same_lane import SameLane
@@ -39,6 +39,7 @@ TURN_S = 0.2
 LOOKS_MAX = 3
 """In a row without a pause: one that makes topics, one that writes down where they come from, one after both. What is left then is what
 does not help."""
+TRIES = 10
 STOP_S = 10.0
 """How long a lane may take to end its transaction. One that takes longer is left: its successor fences it."""
 
@@ -100,7 +101,7 @@ class Mirror:
                 with closing(TargetWriter(self.config.target)) as target:
                     target.check()
             self._lane_count = survey.prepare()
-            topic, alias = state_topic(self.config.source.alias), self.config.target.alias
+            topic = state_topic(self.config.source.alias)
             state = read_state(self.config.target, topic, range(self._lane_count))
             state.check_lanes(self._lane_count)
             survey.check_target(state)
@@ -108,8 +109,7 @@ class Mirror:
             for stopped in state.stopped.values():
                 raise stopped_error(self.config, stopped)
             if not state.target:
-                self._write(topic, {target_key(): target_value(alias)})
-                read_state(self.config.target, topic, [0]).check_target(alias)  # another process may have begun, too
+                self._name_target(topic)
             surveyor.start()
             self._share()
         finally:
@@ -117,6 +117,28 @@ class Mirror:
             if surveyor.ident is not None:
                 surveyor.join(STOP_S)
             survey.close()
+
+    def _name_target(self, topic: str) -> None:
+        """Write down how the target is called, unless another process has meanwhile. Raises ConfigError where that calls it otherwise.
+
+        Of two that begin at once the one that initialises the id last fences the other, which reads again."""
+        config = self.config
+        for attempt in range(TRIES):
+            try:
+                with opened_producer(
+                    config, 0, transactional_id=f"fastq-mirror.{config.source.alias}.target"
+                ) as producer:
+                    producer.init_transactions()
+                    state = read_state(config.target, topic, [0])
+                    state.check_target(config.target.alias)
+                    if not state.target:
+                        with producer.transaction():
+                            producer.send(topic, target_value(config.target.alias), target_key(), partition=0)
+                return
+            except TransactionFenced:
+                if attempt == TRIES - 1:
+                    raise
+                time.sleep(TURN_S)
 
     def _check_source(self, source_id: str, provenance: Mapping[str, Provenance]) -> None:
         """Raises ConfigError where all that was copied under this alias is another cluster's."""
