@@ -19,7 +19,7 @@ from fastq.mirror.mirror import Mirror
 from fastq.mirror.names import state_topic
 from fastq.mirror.progress import MirrorStopped
 from fastq.mirror.report import failed_over
-from fastq.mirror.state import Offsets, read_state
+from fastq.mirror.state import Offsets, offsets_of, read_state
 from fastq.mirror.survey import Survey
 from fastq.testing import Broker
 
@@ -102,6 +102,39 @@ def test_a_fail_over_commits_offsets_of_groups_where_the_mirror_does(
     assert fail_over(config).groups == int(sync_groups)
     with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
         assert (group in admin.list_groups()) is sync_groups
+
+
+@pytest.mark.parametrize(
+    ("offsets", "fetch_s"),
+    [("translated", 300.0), ("same", 300.0), ("same", 0.5)],
+    ids=["translated", "fetch", "place"],
+)
+def test_a_process_whose_source_is_gone_does_not_wait_for_it_to_end(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, offsets: str, fetch_s: float
+) -> None:
+    """It took ten seconds for its lanes and ten for its survey, after each of which it went on without."""
+    monkeypatch.setattr("fastq.mirror.mirror.STOP_S", 300.0)
+    monkeypatch.setattr("fastq.mirror.source_reader.CALL_S", fetch_s)
+    placing = threading.Event()
+
+    def placed(*arguments: Any) -> Any:
+        placing.set()
+        return offsets_of(*arguments)
+
+    _, target = brokers
+    name, alias = new_topic_name(), f"away-{offsets}-{fetch_s:.0f}"
+    with Broker(in_memory=True, config={"group.initial.rebalance.delay.ms": 0}) as source:
+        made(source, name, b"x")
+        config = configured(
+            (source, target), [name], alias=alias, names="identity", offsets=offsets, group_interval_ms=100
+        )
+        with running(config):
+            until(lambda: values_of(target, name) == [b"x"])
+            monkeypatch.setattr("fastq.mirror.state.OFFSETS_S", 300.0)
+            monkeypatch.setattr("fastq.mirror.same_lane.offsets_of", placed)
+            source.stop()
+            if fetch_s < 1:
+                assert placing.wait(30)
 
 
 @pytest.mark.parametrize(("group_interval_ms", "refresh_interval_ms"), [(0, 200), (100, 300_000)])

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from fastq.admin import Admin, CommittedOffset
-from fastq.errors import FastqError, GroupIdNotFound, KafkaError, TopicAlreadyExists
+from fastq.errors import ClientClosed, FastqError, GroupIdNotFound, KafkaError, TopicAlreadyExists
 from fastq.metadata import TopicPartition
 from fastq.mirror.acls import copy_acls, in_words
 from fastq.mirror.config import MirrorConfig, Side
@@ -60,16 +60,21 @@ class Keeper:
         self._syncs: dict[TopicPartition, OffsetSync] = {}
         self._made: dict[tuple[str, str], float] = {}  # until when a topic is taken to be there still
         self._state: State | None = None
+        self._source: Admin | None = None
         self._failed: dict[str, FastqError] = {}  # by topic, of records that nobody waits for
 
     def stop(self) -> None:
+        """End. The source is not waited for, which may be away."""
         self._stop.set()
+        if self._source is not None:
+            self._source.close()
 
     def run(self) -> None:
         """Go on until `stop`. Raises MirrorStopped once the mirror was failed over."""
         options, config = self._config.options, self._config
         # What is wrong in the settings of either side ends the mirror: it raises here.
-        source, target = admin_of(config.source), admin_of(config.target)
+        self._source = source = admin_of(config.source)
+        target = admin_of(config.target)
         producers = {side.alias: _producer(side) for side in (config.source, config.target)}
         beat_at = groups_at = acls_at = self._clock()
         try:
@@ -101,7 +106,8 @@ class Keeper:
         except MirrorStopped:
             raise
         except FastqError as error:
-            self._tell(what, logging.WARNING, f"{what}: {error}")
+            if not (self._stop.is_set() and isinstance(error, ClientClosed)):
+                self._tell(what, logging.WARNING, f"{what}: {error}")
             return False
         return done is not False
 

@@ -23,7 +23,15 @@ from datetime import datetime, timezone
 from fastq._native.columns import ConsumerBatch
 from fastq._native.send_many import ManyDelivery
 from fastq.consumer import Consumer
-from fastq.errors import ErrorCode, FastqError, KafkaError, MessageTooLarge, OffsetOutOfRange, TransactionError
+from fastq.errors import (
+    ErrorCode,
+    FastqError,
+    KafkaError,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    TransactionError,
+    WakeupError,
+)
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.history import lost_from, marks_of
@@ -157,6 +165,7 @@ class Lane:
             2 * config.options.refresh_interval_ms / 1000 + AGREE_S
         )  # until the survey has seen what there is now
         self._stop = threading.Event()
+        self._wake: Callable[[], object] = lambda: None  # ends what waits for the source
         self._progress: dict[TopicPartition, Progress] = {}
         self._targets: dict[TopicPartition, str] = {}
         self._changed: set[TopicPartition] = (
@@ -170,8 +179,9 @@ class Lane:
     # -- its life
 
     def stop(self) -> None:
-        """End after the transaction at hand."""
+        """End after the transaction at hand. The source is not waited for, which may be away."""
         self._stop.set()
+        self._wake()
 
     def run(self) -> None:
         """Copy until `stop`."""
@@ -184,9 +194,9 @@ class Lane:
                 self.over = error
                 return
             except FastqError as error:
-                self.counts.failures += 1
                 if self._stop.is_set():
                     return
+                self.counts.failures += 1
                 pause_s = PAUSE_S if self.counts.transactions > transactions else min(pause_s * 2, PAUSE_MAX_S)
                 logger.warning("lane %d begins anew in %g s: %s", self.number, pause_s, error)
                 self._stop.wait(pause_s)
@@ -216,6 +226,7 @@ class Lane:
                 auto_offset_reset="none",
                 prefetch_bytes_max=config.source.consumer.get("prefetch_bytes_max", PREFETCH_BYTES),
             ) as consumer:
+                self._wake = consumer.wakeup
                 while not self._stop.is_set():
                     work = self._work()
                     if work.version != version or self._is_due():
@@ -354,6 +365,8 @@ class Lane:
             return None
         try:
             batch = consumer._poll_chunk(timeout_s)
+        except WakeupError:  # to stop, once what is here is committed
+            return None
         except FastqError as error:
             if error.topic is None or error.partition is None:
                 raise

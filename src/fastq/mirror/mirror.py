@@ -114,6 +114,7 @@ class Mirror:
             self._share()
         finally:
             self.stop()
+            survey.source.close()  # which may be away: it is not waited for
             if surveyor.ident is not None:
                 surveyor.join(STOP_S)
             survey.close()
@@ -266,6 +267,8 @@ class Mirror:
             except MirrorStopped:
                 raise
             except FastqError as error:
+                if self._stopping.is_set():
+                    return
                 if str(error) != told:
                     told = str(error)
                     logger.warning("looking at the topics failed, what is known goes on: %s", error)

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from fastq.consumer import Consumer
@@ -49,6 +50,11 @@ class _At(NamedTuple):
     log_start: int
 
 
+def _end_waits(source: SourceReader, consumer: Consumer) -> None:
+    source.close()
+    consumer.wakeup()
+
+
 class SameLane(Lane):
     """Invariant: `_at` are the partitions that are copied, each behind what was fetched of it last."""
 
@@ -79,6 +85,7 @@ class SameLane(Lane):
                 consumer_at(config.source, isolation_level="read_uncommitted") as consumer,
                 ThreadPoolExecutor(1, f"fastq-mirror-fetch-{self.number}") as beside,
             ):
+                self._wake = partial(_end_waits, source, consumer)
                 self._copy_all(producer, source, target, consumer, beside)
 
     def _copy_all(

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from fastq.consumer import Consumer, Record
-from fastq.errors import ConfigError, FastqError
+from fastq.errors import ConfigError, FastqError, WakeupError
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import Side
 from fastq.mirror.progress import Progress, StateError
@@ -129,7 +129,7 @@ class Offsets(NamedTuple):
 
 def offsets_of(consumer: Consumer, partitions: Iterable[TopicPartition]) -> Offsets:
     """Ask for all at once, and where that fails one by one: a partition without a leader is not the others' trouble. Raises why when
-    nobody tells."""
+    nobody tells, and WakeupError."""
     wanted = list(partitions)
     if not wanted:
         return Offsets({}, {}, {})
@@ -139,12 +139,16 @@ def offsets_of(consumer: Consumer, partitions: Iterable[TopicPartition]) -> Offs
     try:
         begins = consumer.beginning_offsets(wanted, OFFSETS_S)
         return Offsets(begins, consumer.end_offsets(wanted, OFFSETS_S), {})
+    except WakeupError:
+        raise
     except FastqError as error:
         why = error
     for tp in wanted:
         try:
             begins |= consumer.beginning_offsets([tp], OFFSETS_ALONE_S)
             ends |= consumer.end_offsets([tp], OFFSETS_ALONE_S)
+        except WakeupError:
+            raise
         except FastqError as error:
             missing[tp] = error
             if not ends and len(missing) >= min(3, len(wanted)):
