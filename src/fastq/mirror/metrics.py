@@ -138,7 +138,7 @@ class MirrorExporter(PrometheusExporter):
 
 def _close(watch: Watch | None) -> None:
     if watch is not None:
-        with suppress(FastqError):
+        with suppress(Exception):  # as in a look: the next one is made anew
             watch.close()
 
 

@@ -177,7 +177,7 @@ def test_metrics_are_looked_for_again_after_whatever_kept_them_from_it(monkeypat
 
         def close(self) -> None:
             if fails[0]:
-                raise FastqError("it does not close either")
+                raise OSError("it does not close either")
 
     side = {"bootstrap.servers": "127.0.0.1:1"}
     document = {"source": {"alias": "A", **side}, "target": {"alias": "B", **side}, "mirror": {"topics": ["t"]}}
