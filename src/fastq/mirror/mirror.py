@@ -40,6 +40,8 @@ LOOKS_MAX = 3
 """In a row without a pause: one that makes topics, one that writes down where they come from, one after both. What is left then is what
 does not help."""
 TRIES = 10
+SURVEY_S = 1.0
+"""How long the survey may take to end what it does in the target, which may be away, too."""
 STOP_S = 10.0
 """How long a lane may take to end its transaction. One that takes longer is left: its successor fences it."""
 
@@ -116,8 +118,10 @@ class Mirror:
             self.stop()
             survey.source.close()  # which may be away: it is not waited for
             if surveyor.ident is not None:
-                surveyor.join(STOP_S)
+                surveyor.join(SURVEY_S)
             survey.close()
+            if surveyor.ident is not None:
+                surveyor.join(STOP_S)
 
     def _name_target(self, topic: str) -> None:
         """Write down how the target is called, unless another process has meanwhile. Raises ConfigError where that calls it otherwise.
