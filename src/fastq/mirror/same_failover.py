@@ -221,9 +221,8 @@ def where_begun(
     the target begins, whatever `start` says, which would pass over what was written to it since the fail-over."""
     there = _described(target, sorted({tp.topic for tp in ends}))
     own = [TopicPartition(name, number) for name, topic in there.items() for number in range(topic.partitions)]
-    with consumer_at(config.target) as consumer:
-        begins = offsets_of(consumer, own).begins
-    return {tp: Epochs(there[tp.topic].topic_id.hex(), begin=begins.get(tp, 0)) for tp in own}
+    begins = _begins(config.target, own)  # of all: from 0 on, one that does not tell would be a gap later
+    return {tp: Epochs(there[tp.topic].topic_id.hex(), begin=begins[tp]) for tp in own}
 
 
 def _fence_open(admin: Admin, partitions: Sequence[TopicPartition], fenced: set[str]) -> dict[TopicPartition, str]:

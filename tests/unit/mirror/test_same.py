@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
 
-from fastq.errors import PolicyViolation
+from fastq.errors import LeaderNotAvailable, PolicyViolation
 from fastq.metadata import TopicPartition
-from fastq.mirror import same_lane
+from fastq.mirror import same_failover, same_lane
 from fastq.mirror.config import parse_config
 from fastq.mirror.lane import Work
 from fastq.mirror.progress import MirrorGap, StateError
 from fastq.mirror.same import Epochs, Place, diverged_at, place_same, source_value
 from fastq.mirror.same_lane import SameLane, _At
 from fastq.mirror.source_reader import Fetched
-from fastq.mirror.state import Stopped
+from fastq.mirror.state import Offsets, Stopped
 from fastq.mirror.target_writer import Ask, Told
 from fastq.mirror.topics import Mirrored
 
@@ -180,3 +181,19 @@ def test_with_start_latest_a_topic_that_is_made_anew_is_copied_from_its_beginnin
     begun = lane._place(empty, empty, empty, dict.fromkeys((before, never), Mirrored("t", "1" * 32, "2" * 32, "A/c/1")))
     assert {tp: at.offset for tp, at in lane._at.items()} == {before: 3, never: 50}
     assert begun == lane._epochs == {before: Epochs("1" * 32, begin=3), never: Epochs("1" * 32, begin=50)}
+
+
+def test_a_fail_back_begins_nowhere_where_a_partition_does_not_tell_its_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was begun at 0, which is a gap to a mirror that begins at "latest" once the target has deleted that."""
+    tps = [TopicPartition("t", number) for number in range(2)]
+    told = Offsets({tps[0]: 5}, {tps[0]: 9}, {tps[1]: LeaderNotAvailable("t-1 has no leader")})
+    monkeypatch.setattr(same_failover, "_described", lambda *_: {"t": same_failover.Topic(b"i", 2, "")})
+    monkeypatch.setattr(same_failover, "consumer_at", lambda *_: nullcontext())
+    monkeypatch.setattr(same_failover, "offsets_of", lambda *_: told)
+    side = {"bootstrap.servers": "127.0.0.1:1"}
+    document = {"source": {"alias": "A", **side}, "target": {"alias": "B", **side}, "mirror": {"topics": ["t"]}}
+    config, admin = parse_config(document), cast("Any", None)
+    with pytest.raises(LeaderNotAvailable, match="no leader"):
+        same_failover.where_begun(config, dict.fromkeys(tps, 9), admin)
+    told = Offsets(dict.fromkeys(tps, 5), dict.fromkeys(tps, 9), {})
+    assert {of.begin for of in same_failover.where_begun(config, dict.fromkeys(tps, 9), admin).values()} == {5}
