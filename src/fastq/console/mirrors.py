@@ -106,7 +106,7 @@ class WatchedMirror:
     def _end_watch(self) -> None:
         watch, self._watch = self._watch, None
         if watch is not None:
-            with contextlib.suppress(FastqError):
+            with contextlib.suppress(Exception):  # one that got out would end the looks for good
                 watch.close()
 
     async def close(self) -> None:
