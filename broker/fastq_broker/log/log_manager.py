@@ -458,13 +458,13 @@ class LogManager(LogIdentity):
         now, wall_ms = self.monotonic_ms(), self.clock()
         self._follow_wall_clock(wall_ms - now)
         self.flusher.drain()
-        if self._is_due("flush", now):
+        if not self._sweeps["flush"] and self._is_due("flush", now):
             self._sweeps["flush"] = deque(log for log in self.logs.values() if log.config.flush_ms != UNLIMITED)
         self._sweep("flush", _LOGS_PER_TICK * 10, lambda log: log.flush_if_due(), only_loaded=True)
-        if self._is_due("retention", now):
+        if not self._sweeps["retention"] and self._is_due("retention", now):
             self._sweeps["retention"] = deque(self.logs.values())
         self._sweep("retention", _LOGS_PER_TICK, lambda log: apply_retention(log, wall_ms))
-        if self._is_due("producers", now):
+        if not self._sweeps["producers"] and self._is_due("producers", now):
             self._sweeps["producers"] = deque(self.logs.values())
         self._sweep("producers", _LOGS_PER_TICK * 10, lambda log: log.producers.expire(wall_ms), only_loaded=True)
         if self._is_due("checkpoint", now):
@@ -513,7 +513,7 @@ class LogManager(LogIdentity):
     def _sweep(
         self, name: str, limit: int, work: Callable[[PartitionLog], object], *, only_loaded: bool = False
     ) -> None:
-        """Do a piece of work for the next logs of a round over all of them."""
+        """Do a piece of work for the next logs of a round, which comes to the last one before another begins, however late that is."""
         queue = self._sweeps[name]
         for _ in range(min(limit, len(queue))):
             log = queue.popleft()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fastq_broker.log import CleanerConfig, LogCleaner, LogConfig
+from fastq_broker.log import CleanerConfig, LogCleaner, LogConfig, log_manager
 from fastq_broker.log.cleaner import Worker
 from fastq_broker.log.cleaner_job import CleaningJob
 from fastq_broker.log.durability import ROLL_FLUSH_DELAY_MS
@@ -106,6 +106,35 @@ def test_rounds_of_retention_go_on_and_compare_with_the_time_of_the_records(tmp_
         clocks.advance(DAY_MS)
         manager.tick()
     assert log.log_start_offset == 1
+
+
+def test_a_round_that_takes_longer_than_its_interval_comes_to_every_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_manager, "_LOGS_PER_TICK", 1)
+    clocks = Clocks()
+    manager = open_manager(
+        tmp_path,
+        LogConfig(retention_ms=1, flush_ms=1),
+        clock=clocks.wall,
+        monotonic_ms=clocks.monotonic,
+        retention_check_interval_ms=1_000,
+        producer_expiration_check_interval_ms=1_000,
+        producer_expiration_ms=1,
+    )
+    logs = [manager.create("t", partition, TOPIC_ID) for partition in range(25)]
+    for log in logs:
+        batch = one_batch([b"v"], timestamp_ms=clocks.wall(), producer_id=7, epoch=0, sequence=0)
+        log.append(batch, leader_epoch=0, now_ms=clocks.wall())
+    for done in range(1, 27):
+        clocks.advance(500)
+        manager.tick()
+        manager.flusher.wait()
+        if done == 3:
+            assert all(log.recovery_point == 1 for log in logs), "flush.ms is far over for each"
+        if done == 4:
+            assert not any(log.producers for log in logs)
+    assert all(log.log_start_offset == 1 for log in logs)
 
 
 @pytest.mark.parametrize("jump", JUMPS)
