@@ -283,6 +283,22 @@ def test_a_slice_is_told_its_own_aborted_transactions_and_no_later_ones(tmp_path
         assert told == inside | {held}
 
 
+def test_later_segments_are_asked_only_while_they_may_hold_more(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    config = LogConfig(segment_bytes=1000, index_interval_bytes=0)
+    log = open_manager(tmp_path, config, files=files).create("t", 0, bytes(16))
+    for producer_id in range(100):
+        send(log, producer_id, 0)
+        end(log, producer_id, commit=False)
+    assert len(log.segments) > 10
+    log.aborted_transactions(0, log.last_stable_offset)  # what was kept in memory is written
+    for offset in (0, 50, 100):
+        opened = files.calls["open"]
+        told = {entry.producer_id for entry in log.aborted_transactions(offset, offset + 1)}
+        assert told == {offset // 2}
+        assert files.calls["open"] - opened <= 2, "this segment's file, or the next one's too where it ends between"
+
+
 def test_no_index_is_opened_where_nothing_was_aborted(tmp_path: Path) -> None:
     files = FaultyFiles()
     config = LogConfig(segment_bytes=1000, index_interval_bytes=0)
