@@ -359,13 +359,14 @@ def test_a_recreated_topic_forces_the_deletion_before_it(model: Model, tmp_path:
 def test_a_recreated_topic_begins_at_0_where_records_of_the_old_one_were_deleted(
     model: Model, tmp_path: Path, power_lost: bool
 ) -> None:
-    model.create("a", synchronous=True, partitions=1)
-    settle(model)
-    for _ in range(3):
-        model.append(model.topics[0])
-    settle(model)
-    old = model.node.logs.get("a", 0)
-    assert old is not None and old.delete_records_before(2) == 2
+    for name in ("a", "other"):
+        model.create(name, synchronous=True, partitions=1)
+        settle(model)
+        for _ in range(3):
+            model.append(model.topics[-1])
+        settle(model)
+        old = model.node.logs.get(name, 0)
+        assert old is not None and old.delete_records_before(2) == 2
     model.node.logs.write_checkpoints(model.node.logs.dirs[0], wait=True)
     settle(model)
     assert ("log-start-offset-checkpoint", "a 0 2") in checkpointed(model.root, "a")
@@ -373,7 +374,7 @@ def test_a_recreated_topic_begins_at_0_where_records_of_the_old_one_were_deleted
     model.create("a", synchronous=True, partitions=1)
     settle(model)
     assert not checkpointed(model.root, "a")
-    model.append(model.topics[1])
+    model.append(model.topics[-1])
     settle(model)
     target = tmp_path / "left"
     if power_lost:
@@ -381,11 +382,12 @@ def test_a_recreated_topic_begins_at_0_where_records_of_the_old_one_were_deleted
     else:
         kill(model.root, target)
     assert not checkpointed(target, "a")
+    assert ("log-start-offset-checkpoint", "other 0 2") in checkpointed(target, "other")
     node = Node(target, Files(), ManualFlusher(Files()), model.loop)
     log = node.logs.get("a", 0)
-    assert log is not None and log.topic_id == model.topics[1].topic_id
+    assert log is not None and log.topic_id == model.topics[-1].topic_id
     assert log.log_start_offset == 0
-    assert list(records_of(log)) == [(0, model.topics[1].written[0][0])]
+    assert list(records_of(log)) == [(0, model.topics[-1].written[0][0])]
     node.stop()
 
 
