@@ -1,19 +1,21 @@
 """A disk that forgets: file operations that are carried out, and remember what a loss of power would leave of them.
 
-A file keeps the bytes of its last sync; a directory the names of its last sync. So a new file is there after a loss of power only if its
-directory was synced after it was made, and empty unless it was synced itself. Files that others write (quorum-state) count as synced.
+A file keeps the bytes of its last sync, a directory its names: those that were there as that sync began. So a new file is there after a
+loss of power only if its directory was synced after it was made, and empty unless it was synced itself. Files that others write
+(quorum-state) count as synced.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from fastq_broker.log.files import READ, FileHandle, Files
-from fastq_broker.log.flusher import ManualFlusher
+from fastq_broker.log.flusher import Done, ManualFlusher
 from faulty_files import FaultyFiles
 
 
@@ -24,6 +26,9 @@ class ForgetfulFiles(FaultyFiles):
         super().__init__()
         self._data: dict[int, bytes] = {}
         self._names: dict[int, dict[str, int]] = {}
+        self._begun = 0
+        self._as_of: dict[int, int] = {}
+        """Which sync, counted as they begin, what is held of an inode is of."""
         self._kept: list[FileHandle] = []
         """What has no name any more, held open so that its inode is not used again."""
 
@@ -66,11 +71,26 @@ class ForgetfulFiles(FaultyFiles):
 
     def sync_data(self, fd: int) -> None:  # type: ignore[override]
         super().sync_data(fd)
+        self.begin_sync(fd)()
+
+    def begin_sync(self, fd: int) -> Callable[[], None]:
+        """What makes safe, as a sync that begins now ends, what is there now; what is written meanwhile need not be on disk."""
         inode, path = os.fstat(fd).st_ino, f"/proc/self/fd/{fd}"
-        if os.path.isdir(path):
-            self._names[inode] = _entries(path)
-        else:
-            self._data[inode] = os.pread(fd, 1 << 30, 0)
+        names = _entries(path) if os.path.isdir(path) else None
+        data = os.pread(fd, 1 << 30, 0) if names is None else b""
+        self._begun += 1
+        begun = self._begun
+
+        def end() -> None:
+            if self._as_of.get(inode, 0) > begun:
+                return
+            self._as_of[inode] = begun
+            if names is None:
+                self._data[inode] = data
+            else:
+                self._names[inode] = names
+
+        return end
 
     def lose_power(self, root: Path, target: Path) -> None:
         """Make `target` what is left of `root`."""
@@ -161,7 +181,19 @@ def inodes_below(root: Path) -> dict[int, str]:
 
 
 class UnorderedFlusher(ManualFlusher):
-    """Ends its jobs one by one, in any order, as threads do; only when the test says so."""
+    """Ends its jobs one by one, in any order, as threads do; only when the test says so. Each has begun with its submission."""
+
+    _files: ForgetfulFiles
+
+    def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
+        ends = [(handle.fd, self._files.begin_sync(handle.fd)) for handle in handles]
+
+        def work() -> None:
+            for fd, end in ends:
+                FaultyFiles.sync_data(self._files, fd)
+                end()
+
+        self._jobs.append((work, done, handles))
 
     def step(self, choose: Random, *, but: str = "/nothing/") -> bool:
         """Carry out one job, none that touches a path with `but` in it; False when there is none."""

@@ -318,6 +318,20 @@ def test_files_of_a_deleted_topic_wait_for_its_deletion(model: Model, tmp_path: 
     assert not (model.root / "a-0").exists()
 
 
+def test_a_change_that_came_while_a_sync_ran_waits_for_its_own(model: Model) -> None:
+    model.create("a")
+    settle(model)
+    model.create("b")
+    model.delete(model.topics[0])
+    assert model.flusher.step(model.choose)
+    old, new = model.topics
+    assert new.told_created and model.node.logs.get("b", 0) is not None
+    assert not old.told_deleted
+    assert model.node.logs.get("a", 0) is not None and (model.root / "a-0").exists()
+    settle(model)
+    assert old.told_deleted and not (model.root / "a-0").exists()
+
+
 CHECKPOINTS = [
     "recovery-point-offset-checkpoint",
     "log-start-offset-checkpoint",
