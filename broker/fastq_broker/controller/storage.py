@@ -26,6 +26,7 @@ from fastq.errors import ConfigError
 from fastq.properties import parse_properties
 from fastq.protocol.uuid import ZERO_UUID, random_uuid, uuid_from_str, uuid_to_str
 from fastq.values import Value, replace
+from fastq_broker.log.files import NO_DIRECTORY_SYNC
 from fastq_broker.log.log_dir import advice_for
 
 logger = logging.getLogger(__name__)
@@ -77,11 +78,13 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames in a directory durable."""
+    """Make renames in a directory durable, where its file system can: see Files.sync_names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
+        if error.errno in NO_DIRECTORY_SYNC:
+            return
         error.filename = str(path)
         raise
     finally:

@@ -49,6 +49,8 @@ AHEAD_BYTES = 4 << 20
 LOOKS = 3
 """As often a page that was read may be gone before its file system counts as one that keeps none."""
 
+NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
+"""What a sync of a directory says on file systems that have none: names last there without."""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """There is no room on the file system, or no more of it for this user."""
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}) | FULL
@@ -305,8 +307,8 @@ class Files:
         """`sync_directory` for one that is open."""
         try:
             self.sync_data(fd)
-        except OSError as error:  # some file systems have no sync of a directory
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+        except OSError as error:
+            if error.errno not in NO_DIRECTORY_SYNC:
                 raise
 
     def sync(self, fd: int) -> None:

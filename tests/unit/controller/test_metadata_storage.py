@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from fastq_broker.controller.storage import (
     QuorumState,
     clean_shutdown_epoch,
     format_directories,
+    sync_directory,
 )
 
 from fastq.errors import ConfigError
@@ -148,3 +151,21 @@ def test_a_stop_is_clean_when_all_directories_say_the_same_epoch(tmp_path: Path)
     assert clean_shutdown_epoch(directories) == -1
     (directories[1] / ".kafka_cleanshutdown").unlink()
     assert clean_shutdown_epoch(directories) == -1
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+def test_a_directory_without_a_sync_is_used_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As one of the partitions' logs is. A disk that fails says so."""
+
+    def fsync(descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    if code != errno.EIO:
+        sync_directory(tmp_path)
+        return
+    with pytest.raises(OSError) as raised:
+        sync_directory(tmp_path)
+    assert raised.value.filename == str(tmp_path)
