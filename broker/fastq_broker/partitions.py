@@ -172,7 +172,7 @@ class Partitions:
         for topic in delta.deleted_topics:
             failures.attempt(f"deleting topic {topic.name}", partial(self._delete, topic))
         for _, topic in delta.changed_topics:
-            failures.attempt(f"following topic {topic.name}", partial(self._follow_topic, image, topic))
+            self._attempt_to_follow(image, topic)
         for name in self._altered(image, delta):
             failures.attempt(f"applying the settings of topic {name}", partial(self._apply_config, image, name))
 
@@ -182,8 +182,17 @@ class Partitions:
         for name in names:
             topic = self._controller.image.topics_by_name.get(name)
             if topic is not None:
-                self._follow_topic(self._controller.image, topic)
+                self._attempt_to_follow(self._controller.image, topic)
         return bool(names)
+
+    def _attempt_to_follow(self, image: MetadataImage, topic: TopicImage) -> None:
+        """`_follow_topic`, whose failure concerns no other topic; for want of memory it is tried again, as nothing else may say so."""
+        try:
+            self._follow_topic(image, topic)
+        except Exception as error:
+            if isinstance(error, MemoryError):
+                self._kept_shut.add(topic.name)
+            failures.report(f"following topic {topic.name}", error)
 
     def _altered(self, image: MetadataImage, delta: MetadataDelta) -> list[str]:
         """The topics whose settings a change may have altered."""

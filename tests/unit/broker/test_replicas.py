@@ -147,3 +147,34 @@ def test_a_partition_that_a_shortage_kept_from_being_led_is_led_once_it_is_over(
     partitions._follow_topic(image, topic)  # type: ignore[arg-type]
     partitions.open_again()
     assert applied == topic.partitions, "a disk that has failed is not tried again"
+
+
+def test_a_topic_that_fails_keeps_no_other_from_being_opened_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing else says so a second time; one that there was no memory for is tried again."""
+    names = ["a", "b", "c", "d"]
+    short = dict.fromkeys(names[:3], 2)
+    topics = {name: SimpleNamespace(name=name) for name in names}
+    followed: list[str] = []
+
+    class Some(Partitions):
+        def _follow_topic(self, image: Any, topic: Any) -> None:
+            if short.get(topic.name, 0):
+                short[topic.name] -= 1
+                raise MemoryError
+            if topic.name == "d":
+                raise ValueError("a mistake")
+            followed.append(topic.name)
+
+    partitions = Some(
+        SimpleNamespace(image=SimpleNamespace(topics_by_name=topics)),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+    )
+    partitions._kept_shut.update(names)
+    for _ in range(4):
+        partitions.open_again()
+    assert sorted(followed) == names[:3]
+    assert not partitions.open_again()
+    assert "a mistake" in caplog.text
