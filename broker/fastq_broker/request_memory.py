@@ -72,8 +72,8 @@ class RequestMemory:
 
     def _wake(self) -> None:
         if self._waiting and not self._granting:
-            self._granting = True
             self._loop.call_soon(self._grant)
+            self._granting = True  # not before: what could not be begun would be waited for
 
     def _grant(self) -> None:
         self._granting = False

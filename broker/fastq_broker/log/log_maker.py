@@ -30,7 +30,11 @@ class LogMaker:
         """Make the files of a log, soon."""
         self._unmade.append(log)
         if len(self._unmade) == 1:
-            self._loop.call_soon(self._begin)
+            try:
+                self._loop.call_soon(self._begin)
+            except BaseException:  # nothing is begun, and what comes later would wait for that
+                self._unmade.clear()
+                raise
 
     def wait(self) -> None:
         """Wait for what has been begun."""
@@ -47,11 +51,11 @@ class LogMaker:
     def _begin(self) -> None:
         if self._loop is None:
             return
-        if self._thread is None:
-            self._thread = self._threads(1, "fastq-make-logs")
         try:
+            if self._thread is None:
+                self._thread = self._threads(1, "fastq-make-logs")
             self._thread.submit(self._make_all)
-        except RuntimeError:  # no thread can be started: who touches a log makes its files
+        except (RuntimeError, MemoryError):  # no thread can be started: who touches a log makes its files
             self._unmade.clear()
             self._thread = None
 
@@ -62,5 +66,5 @@ class LogMaker:
                 self._unmade.popleft().make()
             except IndexError:
                 return
-            except OSError:
+            except (OSError, MemoryError):
                 continue  # it fails again when the log is first touched, which takes the directory offline and says so

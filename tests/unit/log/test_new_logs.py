@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fastq_broker.log import LogConfig
@@ -162,3 +163,35 @@ def test_a_kill_in_the_making_of_a_log_is_no_loss_of_records(
         again.close()
         assert "are gone" not in caplog.text, left
     assert made
+
+
+@pytest.mark.parametrize("lacking", ["to say so", "to begin a thread", "to ask the thread", "to make one"])
+def test_a_log_that_there_was_no_memory_to_make_keeps_no_later_one_unmade(
+    attached: Attached, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    manager, maker = attached.logs, attached.logs._maker
+    assert maker is not None
+
+    def short(*args: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        if lacking == "to say so":
+            patch.setattr(maker, "_loop", SimpleNamespace(call_soon=short))
+            with pytest.raises(MemoryError):
+                attached.create(0)
+        else:
+            log = attached.create(0)
+            attached.create(2)
+            if lacking == "to begin a thread":
+                patch.setattr(maker, "_threads", short)
+            elif lacking == "to ask the thread":
+                patch.setattr(maker, "_thread", SimpleNamespace(submit=short))
+            else:
+                patch.setattr(PartitionLog, "make", short)
+            attached.let_make()
+            assert log.unmade
+    assert ("t", 0) in manager.logs or lacking == "to say so"
+    log = attached.create(1)
+    attached.let_make()
+    assert not log.unmade
