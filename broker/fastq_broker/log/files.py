@@ -278,6 +278,12 @@ class Files:
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
         """Replace a file at once: write `path.tmp`, sync it when asked, rename it over `path`. What could not be written whole takes no
         room of the disk. Raises OSError."""
+        self.rename(self.write_beside(path, data, sync=sync), path)
+        if sync:
+            self.sync_directory(os.path.dirname(path))
+
+    def write_beside(self, path: str, data: bytes, *, sync: bool) -> str:
+        """The first half of it: answers the path of what is to be renamed. Raises OSError."""
         temporary = path + ".tmp"
         fd = self.open(temporary, READ_WRITE_CREATE | os.O_TRUNC)
         try:
@@ -291,9 +297,7 @@ class Files:
             raise
         finally:
             os.close(fd)
-        self.rename(temporary, path)
-        if sync:
-            self.sync_directory(os.path.dirname(path))
+        return temporary
 
     def sync_directory(self, path: str) -> None:
         """Make created, renamed and deleted names of a directory last."""

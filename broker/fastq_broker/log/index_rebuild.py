@@ -35,6 +35,7 @@ from .segment import TXN_INDEX_SUFFIX, Segment
 from .stored_batches import RecoveryReport, note_batches
 from .stored_producers import find_aborts, holding, load_snapshot, replay
 from .truncation import producer_snapshots
+from .txn_index import encode_completed
 
 if TYPE_CHECKING:
     from .log_dir import LogDir
@@ -189,6 +190,7 @@ class AbortsRebuild:
         following = log.segments[len(self._sources) :]
         self._end_offset = following[0].base_offset if following else log.log_end_offset
         self._made: list[CompletedTransaction] = []
+        self._beside: str | None = None
 
     def make(self) -> None:
         """Go through the segment, and those before it since the last snapshot of producers. Raises RecoveryStopped, OSError."""
@@ -204,6 +206,10 @@ class AbortsRebuild:
                 replay(log, producers, self._segments, producers.end_offset, end, report)
                 self._have_read(each, self._segments[number])
         find_aborts(log, own, producers, self._made, self._end_offset, report)
+        self._look_up(0)
+        if self._made:  # here, where it may wait for the disk
+            data = encode_completed(self._made)
+            self._beside = log.files.write_beside(own.path_of(TXN_INDEX_SUFFIX), data, sync=True)
 
     def _have_read(self, each: Segment, twin: Segment) -> None:
         """One that has been there till here may go now, if it had its own file: what a compaction puts there has another size. Raises
@@ -237,7 +243,7 @@ class AbortsRebuild:
             each.doubt = each.doubt or twin.doubt
         if all(twin.doubt is None for twin in self._segments):
             log.durability.unsettle(segment.base_offset)
-            segment.take_aborts(self._made)
+            segment.take_aborts(self._made, self._beside)
 
     def give_up(self) -> None:
         """It has failed: who asks next has it tried again."""

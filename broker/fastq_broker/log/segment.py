@@ -445,20 +445,23 @@ class Segment:
     def _take_held(self) -> None:
         """Put them there if there is room by now. Raises OSError."""
         try:
-            self.take_aborts((), sync=True)
+            self.take_aborts(())
         except OSError as error:
             if not is_shortage(error):
                 raise
 
-    def take_aborts(self, made: Sequence[CompletedTransaction], *, sync: bool = False) -> None:
-        """Put the aborted transactions that were found again, and what waits behind them, in the place of the damaged file. Raises OSError:
-        it stays then."""
+    def take_aborts(self, made: Sequence[CompletedTransaction], beside: str | None = None) -> None:
+        """Put the aborted transactions that were found again, and what waits behind them, in the place of the damaged file, on disk: a loss
+        of power must not leave a part, which may look whole. `made` alone are in the file `beside` already, if one is given. Raises
+        OSError: the damaged one stays then."""
         known = made[-1].last_offset if made else -1
-        entries = [*made, *(one for one in self.unwritten_aborts if one.last_offset > known)]
+        waiting = [one for one in self.unwritten_aborts if one.last_offset > known]
         path = self.path_of(TXN_INDEX_SUFFIX)
-        data = txn_index.encode_completed(entries)
-        if data:
-            self._files.write_file(path, data, sync=sync)
+        data = txn_index.encode_completed([*made, *waiting])
+        if beside is not None and not waiting:
+            self._files.rename(beside, path)
+        elif data:
+            self._files.write_file(path, data, sync=True)
         else:
             self._files.remove_if_exists(path)
         self.aborts_rebuilding = None

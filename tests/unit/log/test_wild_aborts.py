@@ -142,6 +142,49 @@ def test_room_that_is_short_while_a_load_makes_it(tmp_path: Path, which: int, ag
     assert cut or path.read_bytes() == good
 
 
+@pytest.mark.parametrize("how", ["in use", "with an abort meanwhile", "without a thread", "once there is room"])
+def test_a_loss_of_power_leaves_the_damaged_file_or_the_whole_one(tmp_path: Path, how: str) -> None:
+    """One that is put in its place before it is on disk may be left as a part, which looks whole."""
+
+    class Unsynced(FaultyFiles):
+        replaced = 0
+
+        def rename(self, source: str, target: str) -> None:  # type: ignore[override]
+            if target == str(path):
+                self.replaced += 1
+                assert self.synced.get(source) == Path(source).stat().st_size
+            super().rename(source, target)
+
+    files, path = Unsynced(), tmp_path
+    world = World(tmp_path, files)
+    assert world.told() == world.wanted()
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    path = world.paths()[-1]
+    if how == "once there is room":
+        world.manager.write_checkpoints(world.log.dir, wait=True)
+        crash(world.manager)
+        path = world.paths()[0]
+        files.plan(Fault("write", errno.ENOSPC, TXN_INDEX_SUFFIX))
+    DAMAGES["cut within an entry"](path)
+    if how == "once there is room":
+        world.begin()
+        assert world.told() == world.wanted()
+        files.heal()
+        world.log.flush()
+    elif how == "without a thread":
+        world.log.dir.index_rebuild = None
+        assert world.told() == world.wanted()
+    else:
+        with pytest.raises(ReplicaNotAvailable):
+            world.told()
+        if how == "with an abort meanwhile":
+            world.abort(20)
+        world.settle()
+    assert files.replaced == 1
+    assert not list(path.parent.glob("*.tmp"))
+
+
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("which", [0, -1])
 def test_whatever_goes_on_beside_it(tmp_path: Path, how: str, which: int) -> None:
