@@ -16,7 +16,10 @@ from __future__ import annotations
 import logging
 import os
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from fastq._native.records import (
@@ -99,52 +102,66 @@ def find_aborts(
     a damaged batch said, there or where `report` has found one before, the old file may still say."""
     lost: list[_Lost] = []
     ended: list[CompletedTransaction] = []
-    damage, heard, end = (-1, -1), report.damaged_last, segment.base_offset
+    damages: list[range] = []
+    heard, end = report.damaged_last, segment.base_offset
     for header, data in _readable(log.files, segment, 0, report, "rebuilding the transaction index"):
         if heard != report.damaged_last:
             heard = producers.damaged_at = report.damaged_last
-            damage = end, header.base_offset
+            damages.append(range(end, header.base_offset))
         end = header.next_offset
         if header.producer_id >= 0:
+            since = _last_offset_of(producers, header.producer_id) if damages else -1
             replay_batch(producers, header, data, found.append, log.clock(), ended.append)
-        while ended:
-            lost.append(_Lost(ended.pop(), *damage))
+            while ended:
+                lost.append(_Lost(ended.pop(), since, len(damages)))
     if report.damaged_at != NO_UPPER:
         path = segment.path_of(TXN_INDEX_SUFFIX)
         told = txn_index.entries_from(log.files, path, segment.base_offset, report.damaged_at, end_offset)
         known_to = txn_index.known_to(log.files, path, segment.base_offset, end_offset)
-        found += _presumed(path, lost, found, told, known_to)
+        found += _presumed(path, lost, damages, found, told, known_to)
         found[:] = _merged(found, told, report.damaged_at)
 
 
+def _last_offset_of(producers: ProducerState, producer_id: int) -> int:
+    """That of a producer's last batch, as far as is known."""
+    entry = producers.get(producer_id)
+    if entry is None:
+        return -1
+    return entry.batches[-1].last_offset if entry.batches else entry.txn_first_offset
+
+
 class _Lost(NamedTuple):
-    """A transaction whose marker is lost, and the offsets from which and below which the segment is damaged, where it may have been; -1: it
-    is not, before the producer's next batch."""
+    """A transaction whose marker is lost, the offset of its last batch, and how many damages of the segment came before its producer's next
+    one: the marker was in those of them that are behind the last, or in a segment before."""
 
     transaction: CompletedTransaction
-    damaged_from: int
-    damaged_below: int
+    last_offset: int
+    damages: int
 
 
 def _presumed(
     path: str,
     lost: Sequence[_Lost],
+    damages: Sequence[range],
     found: Sequence[CompletedTransaction],
     told: Sequence[txn_index.AbortedTransaction],
     known_to: int,
 ) -> list[CompletedTransaction]:
     """Those of the transactions with lost markers that are to be taken for aborted: the marker lay in the segment, and what is left of its
-    old file has neither told that, nor told of all aborts up to an offset behind it, `known_to`."""
+    old file has neither told that, nor told of all aborts up to an offset behind it, `known_to`. It is said to lie at the first offset
+    where it can: behind the producer's next batch, that and what follows would be taken for aborted, too."""
     taken = {one.last_offset for one in found} | {one.last_offset for one in told}
     presumed = []
-    for one, marker, below in lost:
+    for one, last_offset, count in lost:
         producer_id, first = one.producer_id, one.first_offset
-        if marker < 0 or known_to >= below - 1:
-            continue
         if any(each.producer_id == producer_id and each.first_offset <= first < each.last_offset for each in told):
             continue
-        while marker in taken:  # of several that are lost together each has an offset in the damage
-            marker += 1
+        # Of several that are lost together each has an offset in the damage.
+        behind = damages[bisect_right(damages, last_offset, key=attrgetter("start")) : count]
+        places = chain.from_iterable(range(max(damage.start, known_to + 1), damage.stop) for damage in behind)
+        marker = next((offset for offset in places if offset not in taken), -1)
+        if marker < 0:
+            continue
         taken.add(marker)
         logger.error(
             "%s: the transaction of producer %d from offset %d on is taken for aborted: its marker, in a damaged batch from offset %d on, "

@@ -265,6 +265,38 @@ def test_a_transaction_of_which_nothing_tells_how_it_ended_is_taken_for_aborted(
     assert f"from offset {firsts[0]} on" in caplog.text
 
 
+@pytest.mark.parametrize("stop", [None, "clean", "crash"])
+@pytest.mark.parametrize("field", ["length", "checksum"])
+@pytest.mark.parametrize("producers", [1, 2])
+def test_more_damage_has_no_later_transaction_taken_for_aborted(
+    tmp_path: Path, producers: int, field: str, stop: str | None
+) -> None:
+    """Between the markers that are lost and what their producers committed next."""
+    world = World(tmp_path)
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
+    world.log.roll(START_MS)
+    damaged = Path(world.log.active_segment.log.path)
+    ids = [30, 31][:producers]
+    firsts = [_transact(world, 5, producer) for producer in ids]
+    for producer, first in zip(ids, firsts, strict=True):
+        world.aborted.append((producer, first, _end(world, 6, commit=False, producer_id=producer)))
+    for _ in range(6):
+        world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    for producer in ids:
+        _transact(world, 6, producer)
+    for producer in ids:
+        _end(world, 7, commit=True, producer_id=producer)
+    path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
+    _roll_and_stop(world, stop)
+    for number in range(producers):
+        _damage_batch(damaged, producers + number, "checksum")
+    _damage_batch(damaged, 2 * producers + 5, field)
+    DAMAGES["empty"](path)
+    if stop is not None:
+        world.begin()
+    world.settle()
+
+
 @pytest.mark.parametrize("operation", ["open", "write"])
 def test_a_damaged_file_forgets_what_is_cut_off_without_room_on_the_disk(tmp_path: Path, operation: str) -> None:
     files = FaultyFiles()
