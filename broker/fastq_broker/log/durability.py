@@ -112,7 +112,7 @@ class Durability:
         return self.on_disk_offset if self._cut_at is None else min(self.on_disk_offset, self._cut_at)
 
     def all_on_disk(self) -> None:
-        """Everything of the log has been synced from outside, its names too."""
+        """Everything of the log, which was finished before, has been synced from outside, its names too."""
         log = self._log
         self._name_synced = True
         self._topic_id_unsynced = False

@@ -361,7 +361,7 @@ class LogManager(LogIdentity):
     def _finish_logs(self, log_dir: LogDir) -> bool:
         """Finish the files of a directory's logs and sync them: each, or all at once where they are many. Whether all are whole."""
         logs = [log for _, log in self._logs_in(log_dir) if log.may_finish()]
-        finished = [log.finish() for log in logs if log_dir.offline is None]
+        finished = {log for log in logs if log_dir.offline is None and log.finish()}
         unsettled = [log for log in logs if not log.durability.settled]
         if log_dir.offline is not None:
             return False
@@ -369,15 +369,15 @@ class LogManager(LogIdentity):
             for log in unsettled:
                 log.flush()
                 self.flusher.wait()
-            return all(finished) and all(log.durability.settled for log in unsettled)
+            return len(finished) == len(logs) and all(log.durability.settled for log in unsettled)
         try:
             self.files.sync_filesystem(self._locks.descriptor(log_dir.path))
         except OSError as error:
             log_dir.fail("syncing the file system", log_dir.path, error)
             return False
-        for log in unsettled:
+        for log in finished.intersection(unsettled):  # what others could not write, a recovery is to look for
             log.durability.all_on_disk()
-        return all(finished)
+        return len(finished) == len(logs)
 
     def release_locks(self) -> None:
         """Let others have the directories. Without a `close` before it, what they find is what a crash leaves."""

@@ -403,3 +403,27 @@ def test_a_marker_that_says_nothing_cuts_nothing_off(
     log = open_manager(tmp_path).logs["t", 0]
     assert (log.last_stable_offset, log.log_end_offset) == (0, 3)
     assert "the control record at offset 1 cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize("others", [0, 40])
+def test_an_abort_that_has_no_room_until_the_stop_is_found_by_the_next_start(tmp_path: Path, others: int) -> None:
+    """However many logs there are: many are synced at once, which says nothing of what was not written."""
+    files = FaultyFiles()
+    manager = open_manager(tmp_path, LogConfig(index_interval_bytes=100), files=files)
+    log = manager.create("t", 0, bytes(16))
+    for number in range(1, others + 1):
+        manager.create("t", number, bytes(16)).append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    send(log, 5, 0)
+    end(log, 5, commit=False)
+    send(log, 5, 1)
+    files.plan(Fault("write", errno.ENOSPC, ".txnindex"))
+    end(log, 5, commit=False)
+    for _ in range(5):  # of what lies far below the recovery point nothing is read
+        log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    assert len(log.aborted_transactions(0, 4)) == 2
+    assert not manager.close()
+    files.heal()
+    again = open_manager(tmp_path, files=files)
+    found = again.get("t", 0)
+    assert found is not None and len(found.aborted_transactions(0, 4)) == 2
+    assert again.close()
