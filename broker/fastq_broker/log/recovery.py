@@ -40,7 +40,15 @@ from .segment import (
     Segment,
     offset_file_name,
 )
-from .stored_batches import RecoveryReport, check_range, iter_batches, iter_new_batches, note_batches, past_old_batches
+from .stored_batches import (
+    RecoveryReport,
+    check_range,
+    iter_batches,
+    iter_new_batches,
+    past_old_batches,
+    past_old_run,
+    rebuild_indexes,
+)
 from .stored_producers import (
     aborts_damaged,
     load_producers,
@@ -329,18 +337,6 @@ def _rebuild_missing(log: PartitionLog, segment: Segment, report: RecoveryReport
         raise
 
 
-def rebuild_indexes(files: Files, segment: Segment, report: RecoveryReport) -> None:
-    """Make both indexes of a segment anew from its batches, as far as they can be read."""
-    segment.forget_indexes(0, segment.base_offset)
-    try:
-        note_batches(files, segment, segment.log.handle(), 0, report)
-    except CorruptSegment as error:
-        logger.error("rebuilding indexes: %s", error)
-    segment.time_index.append_if_later(segment.max_timestamp, segment.max_timestamp_offset)
-    segment.index.trim_if_room()
-    segment.time_index.trim_if_room()
-
-
 # -- recovery
 
 
@@ -474,28 +470,32 @@ def _recover_segment(
     _refuse_old_format(files, segment, position, report)  # before anything is forgotten
     segment.forget_aborts(expected)
     valid = position
-    reason = None
-    try:
-        for at, header, data in iter_batches(files, segment.log.handle(), position, segment.size, report):
-            valid = at
-            if header.base_offset < expected or header.last_offset < header.base_offset:
-                raise CorruptSegment(segment.log.path, at, f"offset {header.base_offset}, expected {expected} or above")
-            if not verify_crc(data):
-                raise CorruptSegment(
-                    segment.log.path, at, f"the checksum of the batch at offset {header.base_offset} is wrong"
-                )
-            check_range(segment, at, header)
-            segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
-            if header.partition_leader_epoch < epochs.epoch_for_offset(header.base_offset):
-                epochs.truncate_epochs_above(header.partition_leader_epoch)
-            epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
-            if header.producer_id >= 0 and header.base_offset >= producers.end_offset:
-                replay_batch(producers, header, data, segment.note_abort, log.clock())
-            expected = header.next_offset
-            valid = at + len(data)
-    except CorruptSegment as error:
-        valid, reason = error.position, error.reason
-        _refuse_old_format(files, segment, valid, report)
+    reason: str | None = None
+    while valid < segment.size and reason is None:
+        try:
+            for at, header, data in iter_batches(files, segment.log.handle(), valid, segment.size, report):
+                if header.base_offset < expected or header.last_offset < header.base_offset:
+                    problem = f"offset {header.base_offset}, expected {expected} or above"
+                    raise CorruptSegment(segment.log.path, at, problem)
+                if not verify_crc(data):
+                    problem = f"the checksum of the batch at offset {header.base_offset} is wrong"
+                    raise CorruptSegment(segment.log.path, at, problem)
+                check_range(segment, at, header)
+                segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
+                if header.partition_leader_epoch < epochs.epoch_for_offset(header.base_offset):
+                    epochs.truncate_epochs_above(header.partition_leader_epoch)
+                epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
+                if header.producer_id >= 0 and header.base_offset >= producers.end_offset:
+                    replay_batch(producers, header, data, segment.note_abort, log.clock())
+                expected = header.next_offset
+                valid = at + len(data)
+        except CorruptSegment as error:
+            behind, following = past_old_run(files, segment, error.position, expected, old_below, report)
+            if behind == error.position:
+                valid, reason = error.position, error.reason
+                _refuse_old_format(files, segment, valid, report)
+            else:
+                valid, expected = behind, following
     segment.time_index.append_if_later(segment.max_timestamp, segment.max_timestamp_offset)
     segment.index.trim_if_room()
     segment.time_index.trim_if_room()

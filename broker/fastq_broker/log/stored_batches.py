@@ -2,8 +2,8 @@
 
 Rules
 - Structure is checked here, checksums are only where it says so. Files are read in pieces of 1 MiB, and what was read is counted.
-- A log of a broker that was upgraded may begin with batches of magic 0 and 1. Those of magic 2 only follow them, and what is told of
-  producers, transactions and leader epochs is told by these alone.
+- A log of a broker that was upgraded may begin with batches of magic 0 and 1. They lie behind those of magic 2 too where the topic's format
+  was set back for some time. What is told of producers, transactions and leader epochs is told by those of magic 2 alone.
 Source: FileRecords, LogSegment.recover.
 """
 
@@ -15,11 +15,21 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
+from zlib import crc32
 
 from fastq._native.records import BatchHeader, read_header, verify_crc
 
 from .files import FileHandle, Files
-from .scan import HEADER_BYTES, NO_UPPER, BatchBounds, CorruptSegment, is_old_format, iter_starts, largest_timestamp_in
+from .scan import (
+    HEADER_BYTES,
+    MAGIC_POSITION,
+    NO_UPPER,
+    BatchBounds,
+    CorruptSegment,
+    is_old_format,
+    iter_starts,
+    largest_timestamp_in,
+)
 from .segment import INT32_MAX, Segment
 
 logger = logging.getLogger(__name__)
@@ -114,10 +124,32 @@ def iter_old_batches(
 def iter_new_batches(
     files: Files, handle: FileHandle, position: int, end: int, report: RecoveryReport | None = None
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """As `iter_batches`, past the batches of magic 0 and 1 that may lie before them."""
-    for bounds, _ in iter_old_batches(files, handle, position, end, report):
-        position = bounds.end
-    yield from iter_batches(files, handle, position, end, report)
+    """As `iter_batches`, past the batches of magic 0 and 1 that may lie before and between them."""
+    while True:
+        for bounds, _ in iter_old_batches(files, handle, position, end, report):
+            position = bounds.end
+        try:
+            for at, header, data in iter_batches(files, handle, position, end, report):
+                yield at, header, data
+                position = at + header.size_bytes
+            return
+        except CorruptSegment:
+            if not _is_old_batch(files, handle, position, end):
+                raise
+
+
+def _is_old_batch(files: Files, handle: FileHandle, position: int, end: int) -> bool:
+    """Whether a whole batch of magic 0 or 1 lies there: by its checksum, as one of magic 2 may be damaged. Raises OSError."""
+    with suppress(CorruptSegment):
+        for bounds, header in iter_starts(files, handle, position, end):
+            at, crc = position + MAGIC_POSITION, 0
+            while is_old_format(header) and at < bounds.end:
+                data = files.pread(handle.fd, min(_CHUNK_BYTES, bounds.end - at), at)
+                if not data:
+                    return False
+                at, crc = at + len(data), crc32(data, crc)
+            return at == bounds.end and struct.unpack_from(">I", header, MAGIC_POSITION - 4)[0] == crc
+    return False
 
 
 def iter_verified(
@@ -181,9 +213,39 @@ def past_old_batches(
     return position, offset
 
 
+def past_old_run(
+    files: Files, segment: Segment, position: int, offset: int, below: int, report: RecoveryReport
+) -> tuple[int, int]:
+    """The same where batches of magic 2 lie before. Raises OSError."""
+    if offset < below and _is_old_batch(files, segment.log.handle(), position, segment.size):
+        behind, following = past_old_batches(files, segment, position, offset, below, report)
+        if following > offset:
+            return behind, following
+    return position, offset
+
+
 def note_batches(files: Files, segment: Segment, handle: FileHandle, position: int, report: RecoveryReport) -> None:
     """Have a segment remember its batches from `position` on, as appends would. Raises CorruptSegment, OSError."""
-    position, _ = note_old_batches(files, segment, handle, position, NO_UPPER, report)
-    for at, header, data in iter_batches(files, handle, position, segment.size, report):
-        check_range(segment, at, header)
-        segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
+    while True:
+        position, _ = note_old_batches(files, segment, handle, position, NO_UPPER, report)
+        try:
+            for at, header, data in iter_batches(files, handle, position, segment.size, report):
+                check_range(segment, at, header)
+                segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
+                position = at + len(data)
+            return
+        except CorruptSegment:
+            if not _is_old_batch(files, handle, position, segment.size):
+                raise
+
+
+def rebuild_indexes(files: Files, segment: Segment, report: RecoveryReport) -> None:
+    """Make both indexes of a segment anew from its batches, as far as they can be read."""
+    segment.forget_indexes(0, segment.base_offset)
+    try:
+        note_batches(files, segment, segment.log.handle(), 0, report)
+    except CorruptSegment as error:
+        logger.error("rebuilding indexes: %s", error)
+    segment.time_index.append_if_later(segment.max_timestamp, segment.max_timestamp_offset)
+    segment.index.trim_if_room()
+    segment.time_index.trim_if_room()

@@ -10,8 +10,7 @@ import pytest
 from cleaner_support import Batch, DirectWorker, Row, Transaction, live_values, model_clean, stored_batches
 from fastq_broker.log import CleanerConfig, LogCleaner, LogConfig, LogManager, PartitionLog
 from fastq_broker.log.cleaner_job import CleaningJob
-from fastq_broker.log.recovery import rebuild_indexes
-from fastq_broker.log.stored_batches import RecoveryReport
+from fastq_broker.log.stored_batches import RecoveryReport, rebuild_indexes
 from log_support import StandingClock, crash, flush_rolled, found_at, open_manager
 
 from fastq._native.records import build_batch, decode_records, iter_headers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -15,6 +16,7 @@ from log_support import START_MS, TOPIC_ID, crash, found_at, one_batch, open_man
 
 from fastq._native.crc32c import crc32c
 from fastq._native.legacy import decode_message_set
+from fastq._native.records import stamp
 from fastq.compression import Codec, compress
 from fastq.errors import KafkaStorageError
 
@@ -310,4 +312,107 @@ def test_many_old_messages_take_one_read(tmp_path: Path) -> None:
     log = log_of(manager)
     assert log.segments[0].index.entry_count > 5
     assert files.calls["read"] - before < COUNT // 2
+    crash(manager)
+
+
+def mixed() -> bytes:
+    """Of a topic whose format was set back for some time."""
+    batches = b""
+    for offset in range(COUNT):
+        batch = bytearray(message(offset, START_MS + offset, b"v"))
+        if offset // (COUNT // 4) % 2:
+            batch = one_batch([b"v"], timestamp_ms=START_MS + offset)
+            stamp(batch, 0, offset, 3)
+        batches += batch
+    return batches
+
+
+def are_found(log: PartitionLog) -> None:
+    for ms in (7, 23, 38, 53):
+        assert found_at(log, START_MS + ms) == (START_MS + ms, ms, 3 if ms // (COUNT // 4) % 2 else -1)
+
+
+@pytest.mark.parametrize("problem", [None, "damage"])
+@pytest.mark.parametrize("interval", [200, 1 << 20])
+def test_old_messages_behind_new_ones_are_recovered_below_the_recovery_point(
+    tmp_path: Path, interval: int, problem: str | None
+) -> None:
+    """They need not be checked there, nor can they."""
+    manager = old_log(tmp_path, mixed(), COUNT)
+    log = log_of(manager)
+    log.apply_config(replace(CONFIG, index_interval_bytes=interval))
+    for number in range(20):
+        log.append(one_batch([b"v"], timestamp_ms=START_MS + 1000 + number), leader_epoch=3, now_ms=START_MS)
+    flush(manager, log)
+    data, path = log.read(0, 1 << 20).read(), Path(log.segments[0].log.path)
+    crash(manager)
+    kept, end = len(data), COUNT + 20
+    if problem == "damage":
+        kept, end = len(data) - len(one_batch([b"v"])), end - 1
+        path.write_bytes(data[:-1] + b"!")
+    for _ in range(2):
+        manager = open_manager(tmp_path, CONFIG)
+        log = log_of(manager)
+        assert (log.log_end_offset, log.read(0, 1 << 20).read()) == (end, data[:kept])
+        are_found(log)
+        crash(manager)
+
+
+@pytest.mark.parametrize("point", [COUNT // 2, COUNT // 2 + 1])
+def test_old_messages_behind_new_ones_above_the_recovery_point_are_not_believed(tmp_path: Path, point: int) -> None:
+    half = COUNT // 2
+    new = one_batch([b"v"], timestamp_ms=START_MS)
+    stamp(new, 0, half - 1, 3)
+    old = [message(n, START_MS + n, b"v") for n in range(COUNT)]
+    data = b"".join([*old[: half - 1], bytes(new), *old[half:]])
+    manager = old_log(tmp_path, data, COUNT)
+    crash(manager)
+    (tmp_path / "recovery-point-offset-checkpoint").write_text(f"0\n1\nt 0 {point}\n")
+    (tmp_path / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    manager = open_manager(tmp_path, CONFIG)
+    with pytest.raises(KafkaStorageError, match="batches of an old format at byte"):
+        manager.create("t", 0, TOPIC_ID)
+    assert (tmp_path / "t-0" / f"{0:020d}.log").read_bytes() == data
+    crash(manager)
+
+
+@pytest.mark.parametrize("cut", [COUNT, COUNT - 5, COUNT // 2 + 5])
+def test_indexes_and_cuts_know_old_messages_behind_new_ones(
+    tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = old_log(tmp_path, mixed(), COUNT)
+    crash(manager)
+    for suffix in (".index", ".timeindex"):
+        (tmp_path / "t-0" / f"{0:020d}{suffix}").unlink()
+    (tmp_path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
+    manager = open_manager(tmp_path, CONFIG)
+    log = log_of(manager)
+    log.append(one_batch([b"v"], timestamp_ms=START_MS + 1000), leader_epoch=3, now_ms=START_MS)
+    are_found(log)
+    assert log.segments[0].index.last()[0] >= COUNT - 10
+    log.truncate_to(cut)
+    assert log.log_end_offset == cut
+    assert log.append(one_batch([b"v"]), leader_epoch=4, now_ms=START_MS).base_offset == cut
+    assert "ERROR" not in caplog.text
+    assert log.dir.offline is None
+    crash(manager)
+
+
+def test_a_batch_whose_format_is_damaged_is_no_old_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is named, as all damage is, and indexes lead on behind it."""
+    manager = open_manager(tmp_path, CONFIG)
+    log = manager.create("t", 0, TOPIC_ID)
+    ends = []
+    for number in range(20):
+        log.append(one_batch([b"v"], timestamp_ms=START_MS + number), leader_epoch=3, now_ms=START_MS)
+        ends.append(log.segments[0].size)
+    assert manager.close()
+    path = Path(log.segments[0].log.path)
+    data = bytearray(path.read_bytes())
+    data[ends[9] + 16] = 0
+    path.write_bytes(data)
+    (tmp_path / "t-0" / f"{0:020d}.timeindex").unlink()
+    manager = open_manager(tmp_path, CONFIG)
+    manager.create("t", 0, TOPIC_ID).load()
+    assert f"rebuilding indexes: {path}: at byte {ends[9]}" in caplog.text
     crash(manager)
