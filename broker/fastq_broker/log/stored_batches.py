@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
+from fastq._native.crc32c import crc32c
 from fastq._native.records import BatchHeader, read_header, verify_crc
 
 from .files import FileHandle, Files
@@ -34,6 +35,8 @@ from .segment import INT32_MAX, Segment
 
 logger = logging.getLogger(__name__)
 
+CRC_FROM: Final = 21
+"""The checksum of a batch covers it from here on."""
 _CHUNK_BYTES: Final = 1 << 20
 
 
@@ -156,18 +159,28 @@ def iter_verified(
     files: Files, segment: Segment, position: int, report: RecoveryReport
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
     """The batches of magic 2 of a segment from `position` on, without damaged ones, which are named in the log and noted in `report`.
-    Raises CorruptSegment."""
+    Raises CorruptSegment.
+
+    Where one bit of the checksum is all that is wrong, it is the checksum that is damaged: to be so close to what the batch should have,
+    three of the batch would have to be wrong, or five of a short one as markers are."""
     for at, header, data in iter_new_batches(files, segment.log.handle(), position, segment.size, report):
         if verify_crc(data):
             yield header, data
-        else:
+            continue
+        crc = crc32c(data[CRC_FROM:])
+        believed = (header.crc ^ crc).bit_count() == 1
+        if not believed:
             report.damaged(header.base_offset)
-            logger.error(
-                "%s: the checksum of the batch at byte %d, offset %d, is wrong: what it says of producers and transactions is passed over",
-                segment.log.path,
-                at,
-                header.base_offset,
-            )
+        logger.error(
+            "%s: the checksum of the batch at byte %d, offset %d, is wrong%s: what it says of producers and transactions is %s",
+            segment.log.path,
+            at,
+            header.base_offset,
+            " by one bit" if believed else "",
+            "believed" if believed else "passed over",
+        )
+        if believed:
+            yield header, memoryview(b"".join((data[: CRC_FROM - 4], crc.to_bytes(4, "big"), data[CRC_FROM:])))
 
 
 def check_range(segment: Segment, position: int, batch: BatchHeader | BatchBounds) -> None:

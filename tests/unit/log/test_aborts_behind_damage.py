@@ -297,6 +297,39 @@ def test_more_damage_has_no_later_transaction_taken_for_aborted(
     world.settle()
 
 
+@pytest.mark.parametrize("stop", [None, "clean", "crash"])
+@pytest.mark.parametrize("bit", [0, 13, 31])
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_of_which_one_bit_of_the_checksum_is_wrong_is_believed(
+    tmp_path: Path, commit: bool, bit: int, stop: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its producer goes on with the same epoch, as before transaction version 2, so that nothing else tells where the first one ended."""
+    world = _of_close_entries(tmp_path)
+    damaged = Path(world.log.active_segment.log.path)
+    first = _transact(world, 5)
+    marker = _end(world, 5, commit=commit)
+    if not commit:
+        world.aborted.append((30, first, marker))
+    batch = one_batch([b"v"], producer_id=30, epoch=5, sequence=1, transactional=True)
+    first = world.log.append(batch, leader_epoch=0, now_ms=START_MS, transaction_version=1).base_offset
+    world.aborted.append((30, first, _end(world, 5, commit=False)))
+    stable = world.log.last_stable_offset
+    path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
+    _roll_and_stop(world, stop)
+    position = [position for position, _ in iter_headers(damaged.read_bytes(), strict=True)][1]
+    data = bytearray(damaged.read_bytes())
+    data[position + 17 + bit // 8] ^= 1 << bit % 8
+    damaged.write_bytes(data)
+    DAMAGES["empty"](path)
+    if stop is not None:
+        for snapshot in path.parent.glob("*.snapshot"):
+            snapshot.unlink()
+        world.begin()
+    world.settle()
+    assert world.log.last_stable_offset == stable
+    assert "is wrong by one bit" in caplog.text
+
+
 @pytest.mark.parametrize("operation", ["open", "write"])
 def test_a_damaged_file_forgets_what_is_cut_off_without_room_on_the_disk(tmp_path: Path, operation: str) -> None:
     files = FaultyFiles()
