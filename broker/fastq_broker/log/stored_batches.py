@@ -163,14 +163,16 @@ def iter_verified(
 
     Where one bit of the checksum is all that is wrong, it is the checksum that is damaged: to be so close to what the batch should have,
     three of the batch would have to be wrong, or five of a short one as markers are."""
+    end = -1 if position else segment.base_offset
     for at, header, data in iter_new_batches(files, segment.log.handle(), position, segment.size, report):
         if verify_crc(data):
             yield header, data
+            end = header.next_offset
             continue
         crc = crc32c(data[CRC_FROM:])
         believed = (header.crc ^ crc).bit_count() == 1
-        if not believed:
-            report.damaged(header.base_offset)
+        if not believed:  # its offset may be wrong, too
+            report.damaged(end if end >= 0 else min(header.base_offset, segment.base_offset + INT32_MAX))
         logger.error(
             "%s: the checksum of the batch at byte %d, offset %d, is wrong%s: what it says of producers and transactions is %s",
             segment.log.path,

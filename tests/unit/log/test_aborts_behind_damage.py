@@ -48,12 +48,13 @@ def _roll_and_stop(world: World, stop: str | None) -> None:
 
 def _damage_batch(log: Path, number: int, field: str) -> None:
     position = [position for position, _ in iter_headers(log.read_bytes(), strict=True)][number]
-    at, wrong = {"length": (8, b"\x7f"), "checksum": (17, bytes(4))}[field]
-    overwrite(wrong, position + at)(log)
+    for each in field.split(" and "):
+        at, wrong = {"offset": (0, b"\x40"), "length": (8, b"\x7f"), "checksum": (17, bytes(4))}[each]
+        overwrite(wrong, position + at)(log)
 
 
 @pytest.mark.parametrize("stop", [None, "clean", "crash", "not even closed"])
-@pytest.mark.parametrize("field", ["length", "checksum"])
+@pytest.mark.parametrize("field", ["length", "checksum", "offset and checksum"])
 @pytest.mark.parametrize("batch", [2, 3])
 def test_what_a_damaged_batch_said_of_aborted_transactions_is_kept(
     tmp_path: Path, batch: int, field: str, stop: str | None
@@ -88,7 +89,7 @@ def test_an_offset_index_that_is_made_again_comes_before_what_is_behind_damage(t
 
 
 @pytest.mark.parametrize("stop", [None, "clean", "crash"])
-@pytest.mark.parametrize("field", ["length", "checksum"])
+@pytest.mark.parametrize("field", ["length", "checksum", "offset and checksum"])
 @pytest.mark.parametrize("which", ["a batch before", "the transaction's"])
 def test_what_was_begun_in_a_segment_with_a_damaged_batch_is_known_in_the_next(
     tmp_path: Path, which: str, field: str, stop: str | None
@@ -266,7 +267,7 @@ def test_a_transaction_of_which_nothing_tells_how_it_ended_is_taken_for_aborted(
 
 
 @pytest.mark.parametrize("stop", [None, "clean", "crash"])
-@pytest.mark.parametrize("field", ["length", "checksum"])
+@pytest.mark.parametrize("field", ["length", "checksum", "offset and checksum"])
 @pytest.mark.parametrize("producers", [1, 2])
 def test_more_damage_has_no_later_transaction_taken_for_aborted(
     tmp_path: Path, producers: int, field: str, stop: str | None
