@@ -201,6 +201,7 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
         epochs.truncate_from_start(log.lost_start[0])
         epochs.keep_if_behind()
     remove_stray_snapshots(log, snapshots, segments, end)
+    log.cleaned_offset = min(log.cleaned_offset, end)  # what comes there next was never compacted
     log.install(segments, epochs, producers, end, start)
     log.recovery = report
     if log.clean:

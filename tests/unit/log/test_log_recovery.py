@@ -339,3 +339,22 @@ def test_damage_before_the_last_index_entry_of_a_log_that_was_closed(tmp_path: P
     assert log.append(one_batch([b"v"], producer_id=5, epoch=0, sequence=9), leader_epoch=0, now_ms=START_MS).duplicate
     fresh = one_batch([b"v"], producer_id=5, epoch=0, sequence=10)
     assert log.append(fresh, leader_epoch=0, now_ms=START_MS).base_offset == 10
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_what_comes_in_the_place_of_compacted_records_that_are_lost_counts_as_never_compacted(
+    tmp_path: Path, clean: bool
+) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    log = fill(manager, 0, 250)
+    log.cleaned_offset = 200
+    assert manager.close()
+    os.truncate(tmp_path / "t-0" / f"{100:020d}.log", 50 * SIZE)
+    (tmp_path / "t-0" / f"{200:020d}.log").unlink()
+    if not clean:
+        (tmp_path / ".kafka_cleanshutdown").unlink()
+    manager = open_manager(tmp_path, CONFIG)
+    log = fill(manager, 150, 100)
+    assert (log.log_end_offset, log.cleaned_offset) == (250, 150)
+    assert manager.close()
+    assert reopen(tmp_path).cleaned_offset == 150
