@@ -39,6 +39,7 @@ from .files import FileHandle, is_full, is_shortage, passes
 from .log_dir import LogDir
 from .partition_log import PartitionLog
 from .scan import CorruptSegment, LogSlice
+from .tell_loop import tell_loop
 
 if TYPE_CHECKING:
     from .log_manager import LogManager
@@ -444,8 +445,7 @@ class LogMoves:
 
         def in_thread() -> None:
             if take():
-                with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(done)
+                tell_loop(loop, done)
 
         try:
             self._pool.submit(in_thread)

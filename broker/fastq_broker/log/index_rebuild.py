@@ -34,6 +34,7 @@ from .scan import CorruptSegment, WildIndex, batch_of_entry
 from .segment import TXN_INDEX_SUFFIX, Segment
 from .stored_batches import RecoveryReport, note_batches
 from .stored_producers import find_aborts, holding, load_snapshot, replay
+from .tell_loop import tell_loop
 from .truncation import producer_snapshots
 from .txn_index import encode_completed
 
@@ -352,9 +353,9 @@ class IndexRebuilds:
             self._thread = None
 
     def _done(self, work: Rebuild, future: Future[None]) -> None:
-        """Runs in the thread, or where the future was cancelled."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._heard, work, future)
+        """Runs in the thread, or where the future was cancelled, of which nobody has to hear."""
+        if not future.cancelled():
+            tell_loop(self._loop, self._heard, work, future)
 
     def _heard(self, work: Rebuild, future: Future[None]) -> None:
         if self._under_way.pop(work, None) is None:

@@ -29,6 +29,7 @@ from .index_rebuild import IndexRebuilds
 from .log_dir import LogDir
 from .partition_log import PartitionLog
 from .recovery_progress import RecoveryProgress, RecoveryStopped
+from .tell_loop import tell_loop
 
 logger = logging.getLogger(__name__)
 
@@ -144,11 +145,9 @@ class LateRecovery:
             self._thread = None
 
     def _done(self, log: PartitionLog, own: PartitionLog, log_dir: _ThreadsDir, future: Future[None]) -> None:
-        """Runs in the thread, or where the future was cancelled."""
-        try:
-            self._loop.call_soon_threadsafe(self._heard, log, own, log_dir, future)
-        except RuntimeError:
-            pass  # the loop is closed
+        """Runs in the thread, or where the future was cancelled, of which nobody has to hear."""
+        if not future.cancelled():
+            tell_loop(self._loop, self._heard, log, own, log_dir, future)
 
     def _heard(self, log: PartitionLog, own: PartitionLog, log_dir: _ThreadsDir, future: Future[None]) -> None:
         found = self._under_way.get(log)
