@@ -424,3 +424,28 @@ def test_a_damaged_file_is_not_believed_of_what_lies_beyond_its_segment(
     world.settle()
     world.abort(20)
     assert world.told() == world.wanted()
+
+
+@pytest.mark.parametrize("behind", ["torn", "beyond the segment"])
+def test_of_two_markers_that_are_lost_the_file_still_tells_one(
+    tmp_path: Path, behind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is none of those that nothing tells of, and takes no place of theirs; what makes no sense behind it tells nothing."""
+    world = _of_close_entries(tmp_path)
+    damaged = Path(world.log.active_segment.log.path)
+    firsts = [_transact(world, 5, producer) for producer in (30, 31)]
+    for producer, first in zip((30, 31), firsts, strict=True):
+        world.aborted.append((producer, first, _end(world, 6, commit=False, producer_id=producer)))
+    for producer in (30, 31):
+        _transact(world, 6, producer)
+    path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
+    _roll_and_stop(world, None)
+    for number in (2, 3):
+        _damage_batch(damaged, number, "checksum")
+    told = path.read_bytes()[: txn_index.ENTRY_BYTES]
+    first, last = world.aborted[-1][1:]
+    path.write_bytes(
+        told + (b"torn" if behind == "torn" else txn_index.encode([(10, first, last + 100, first)]) + b"torn")
+    )
+    world.settle()
+    assert caplog.text.count("is taken for aborted") == 1
