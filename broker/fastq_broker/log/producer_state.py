@@ -94,8 +94,8 @@ class ProducerState:
     """All producers of one log.
 
     Invariant: it reflects exactly the records below `end_offset`. Event-loop thread only.
-    `where` names the partition in errors. `damaged_at` is where the last batch lies that was passed over as damaged, and may have been a
-    marker; -1: none was.
+    `where` names the partition in errors. `damaged_at` is where the last batch lies, or the one before has ended, that was passed over as
+    damaged, and may have been a marker; -1: none was.
     """
 
     __slots__ = ("_completed", "_ongoing", "_producers", "damaged_at", "end_offset", "expiration_ms", "where")

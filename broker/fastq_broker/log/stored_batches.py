@@ -58,7 +58,7 @@ class RecoveryReport:
     """Where records are missing in the middle of the log, as a loss of power leaves it that has kept a later file and not an earlier one:
     the first offset without its record, and the next that is there."""
     damaged_at: int = NO_UPPER
-    """The lowest offset at which a batch was passed over that is damaged."""
+    """The lowest offset at which a batch was passed over that is damaged: where the one before has ended, as its own may be wrong."""
     damaged_last: int = -1
     """And that of the last one."""
 

@@ -2,8 +2,8 @@
 
 Rules
 - The latest snapshot that can be read counts, and the batches since; one that cannot be read is removed, and an earlier one taken.
-- A batch whose checksum is wrong says nothing of producers, which the log names. It may have been a marker: a transaction that was open
-  before it has ended where its producer comes with a later epoch, in a load, and in appends that come after it.
+- A batch whose checksum is wrong, by more than a bit of it, says nothing of producers, which the log names. It may have been a marker: a
+  transaction that was open before it has ended where its producer comes with a later epoch, in a load, and in appends that come after it.
 - A transaction index that is damaged is made again from the batches of its segment, and where one of them is damaged from what it says
   itself of those from there on.
 - Where neither it nor its marker tells any more whether a transaction was aborted, it is taken for aborted, which is said: what is hidden
