@@ -166,6 +166,7 @@ def unload(log: PartitionLog, base: int, cut: Callable[[], object] | None) -> No
             log.checkpointed_watermark = log.high_watermark
         log.durability.unloaded(base)
         log.truncations += 1
+        log.known_producers = None
         log.half_done = half_done
     except BaseException:
         log.dir.fail_inside()

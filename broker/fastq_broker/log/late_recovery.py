@@ -178,6 +178,7 @@ class LateRecovery:
         log.recovery_point = own.checkpointed_recovery_point
         log.lost_start = own.lost_start  # which has been said
         log.clean = log.takes_long = True
+        log.known_producers = own.producers
 
 
 def _recover(own: PartitionLog, log_dir: _ThreadsDir, progress: RecoveryProgress) -> None:

@@ -73,6 +73,7 @@ class PartitionLog(LogReads, LogAppends):
         "files",
         "future",
         "half_done",
+        "known_producers",
         "loaded",
         "lost_start",
         "partition",
@@ -152,6 +153,7 @@ class PartitionLog(LogReads, LogAppends):
         """What to answer while a thread recovers the log: it is refused, and may be asked for again."""
         self.takes_long = False
         """Whether it is loaded at once however much there is to read: a thread has done what it could."""
+        self.known_producers: ProducerState | None = None  # that thread's; there may be no snapshot that tells as much
         self.lost_start: tuple[int, int] | None = None
         """Where the log should have begun, and where it does, as the files of the records between were gone when it was loaded."""
         self._loading = False

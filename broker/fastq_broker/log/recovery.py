@@ -161,7 +161,10 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
     if end is not None:
         for segment in indexless:
             _rebuild_missing(log, segment, report)
-        load_producers(log, producers, segments, snapshots, end, report)
+        if log.known_producers is not None and log.known_producers.end_offset == end:
+            producers = log.known_producers
+        else:
+            load_producers(log, producers, segments, snapshots, end, report)
     else:
         point, known_epochs = log.recovery_point, epochs.entries()
         end = _recover(log, segments, epochs, producers, snapshots, report, point)

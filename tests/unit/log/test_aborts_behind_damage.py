@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from aborts_world import CONFIG, DAMAGES, World, overwrite, with_two_aborts
-from fastq_broker.log import txn_index
+from fastq_broker.log import partition_log, txn_index
 from fastq_broker.log.index_rebuild import rebuild
 from fastq_broker.log.scan import WildIndex
 from fastq_broker.log.segment import TXN_INDEX_SUFFIX
@@ -449,3 +449,37 @@ def test_of_two_markers_that_are_lost_the_file_still_tells_one(
     )
     world.settle()
     assert caplog.text.count("is taken for aborted") == 1
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_loop_does_not_read_what_a_thread_has_read_over_damage(
+    tmp_path: Path, commit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No snapshot tells it of the producers then: it takes them as the thread has found them."""
+    world = _of_close_entries(tmp_path)
+    damaged = Path(world.log.active_segment.log.path)
+    first = _transact(world, 5)
+    marker = _end(world, 6, commit=commit)
+    if not commit:
+        world.aborted.append((30, first, marker))
+    for _ in range(3):
+        world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    assert world.manager.close()
+    for snapshot in damaged.parent.glob("*.snapshot"):
+        snapshot.unlink()
+    _damage_batch(damaged, 1, "checksum")
+    monkeypatch.setattr(partition_log, "LOOP_BYTES_MAX", 0)
+    for _ in range(2):
+        world.begin()
+        with pytest.raises(ReplicaNotAvailable):
+            world.log.load()
+        world.thread.run()
+        world.loop.turn()
+        world.log.load()
+        assert world.log.recovery.bytes_read == 0
+        assert not list(damaged.parent.glob("*.snapshot"))
+        assert world.manager.close()
+    world.begin()
+    world.settle()
+    world.aborted.append((30, _transact(world, 6), _end(world, 7, commit=False)))
+    world.settle()
