@@ -37,6 +37,9 @@ LISTENER = "CONTROLLER"
 VALUE = encode_record(FeatureLevelRecord(name="metadata.version", feature_level=30), 30)
 
 
+PATIENT = {"fetch_timeout_s": 30.0}
+
+
 class Disk:
     """A directory with a metadata log in it, opened."""
 
@@ -138,9 +141,10 @@ async def until(what: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def quorum(path: Path) -> AsyncIterator[list[Member]]:
-    """Three members that vote, under `path`."""
-    members = [Member(node_id, path) for node_id in (1, 2, 3)]
+async def quorum(path: Path, **options: Any) -> AsyncIterator[list[Member]]:
+    """Three members that vote, under `path`; `options` are those of RaftConfig. Where none is to lose its place to another, however busy
+    the machine is, they have `PATIENT`."""
+    members = [Member(node_id, path, **options) for node_id in (1, 2, 3)]
     ports = [await member.bind() for member in members]
     voters = VoterSet(
         Voter(ReplicaKey(member.key.node_id), {LISTENER: Endpoint("127.0.0.1", port)})

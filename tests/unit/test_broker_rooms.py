@@ -22,7 +22,7 @@ RUN_TIME: dict[str, set[str]] = {
     "controller": {"", "cluster", "handlers", "log", "raft"},
     "coordinator": {"controller", "log"},
     "groups": {"", "controller", "coordinator", "log"},
-    "transactions": {"cluster", "controller", "coordinator", "log"},
+    "transactions": {"", "cluster", "controller", "coordinator", "log"},
     "cluster": {"", "controller", "log", "raft", "replication", "transactions"},
     "handlers": {"", "cluster", "controller", "coordinator", "groups", "log", "raft", "transactions"},
     "": {"cluster", "controller", "groups", "log", "raft", "replication", "transactions"},
@@ -30,7 +30,6 @@ RUN_TIME: dict[str, set[str]] = {
 FOR_TYPES: dict[str, set[str]] = {
     "": {"coordinator"},
     "coordinator": {""},
-    "transactions": {""},
     "handlers": {"replication"},
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import json
 import re
 import threading
@@ -67,7 +68,9 @@ class Served:
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(20)
-        assert not self._thread.is_alive()
+        if self._thread.is_alive():
+            faulthandler.dump_traceback()  # what it waits for
+            raise AssertionError("the console has not ended within 20 s")
 
 
 class Browser(httpx.Client):

@@ -22,7 +22,7 @@ from fastq_broker.raft.messages import (
 )
 from fastq_broker.raft.roles import Committed, RaftFatal, Role
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter
-from raft_members import Member, quorum, until
+from raft_members import PATIENT, Member, quorum, until
 from raft_setting import PLACES, B, Setting, T, from_leader, with_snapshot
 
 from fastq.errors import ErrorCode, KafkaStorageError
@@ -213,7 +213,7 @@ def test_a_leader_that_fails_inside_resigns_says_so_and_goes(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        async with quorum(tmp_path) as members:
+        async with quorum(tmp_path, **PATIENT) as members:
             first = await settled(members)
             assert first.driver is not None
             machine, broken = first.driver.machine, [True]
@@ -249,7 +249,7 @@ def test_a_leader_without_a_descriptor_for_a_snapshot_leads_on(tmp_path: Path, m
     """What it cannot read now may be asked for again; one that is gone is nobody's to be told of."""
 
     async def scenario() -> None:
-        async with quorum(tmp_path) as members:
+        async with quorum(tmp_path, **PATIENT) as members:
             first = await settled(members)
             assert first.driver is not None
             log, machine = first.disk.log, first.driver.machine

@@ -16,7 +16,7 @@ from fastq_broker.raft import storage
 from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.roles import Committed, LoadSnapshot, RaftFatal
 from faulty_files import Fault, FaultyFiles
-from raft_members import VALUE, led, quorum, snapshot_at, until, without_log
+from raft_members import PATIENT, VALUE, led, quorum, snapshot_at, until, without_log
 from test_raft_storage import ME, VOTERS, opened_disk, snapshot_in
 
 from fastq.errors import KafkaStorageError
@@ -45,7 +45,7 @@ def test_a_log_that_begins_anew_behind_a_snapshot_does_so_after_the_shortage(
     shortage = Shortage(monkeypatch)
 
     async def scenario() -> None:
-        async with quorum(tmp_path) as members:
+        async with quorum(tmp_path, **PATIENT) as members:
             leader, end = await led(members, 10)
             empty = next(member for member in members if member is not leader)
             voters = without_log(empty)
@@ -71,7 +71,7 @@ def test_a_follower_that_is_to_cut_its_log_waits_for_the_shortage_to_end(
     shortage = Shortage(monkeypatch)
 
     async def scenario() -> None:
-        async with quorum(tmp_path) as members:
+        async with quorum(tmp_path, **PATIENT) as members:
             leader, end = await led(members, 10)
             other = next(member for member in members if member is not leader)
             assert other.driver is not None

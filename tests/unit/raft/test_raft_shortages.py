@@ -23,7 +23,7 @@ from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.roles import Committed, RaftFatal
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Said, Voter, VoterSet
 from faulty_files import Fault, FaultyFiles, Operation
-from raft_members import LISTENER, VALUE, Disk, Member, led, quorum, until
+from raft_members import LISTENER, PATIENT, VALUE, Disk, Member, led, quorum, until
 
 from fastq.errors import KafkaStorageError
 
@@ -290,7 +290,7 @@ def test_a_question_that_cannot_be_sent_is_as_one_that_nobody_answers(
     monkeypatch.setattr(raft_driver.QuorumDriver, "_send", short)
 
     async def scenario() -> None:
-        async with quorum(tmp_path) as members:
+        async with quorum(tmp_path, **PATIENT) as members:
             await until(lambda: any(member.leads for member in members) or any(map(has_left, members)))
             assert not any(map(has_left, members))
             await led(members, 5)
