@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from fastq.cli.output import complain
 
@@ -25,6 +26,11 @@ class Lines(logging.Handler):
         super().__init__(logging.WARNING)
         self.told: list[str] = []
         self.held: list[logging.LogRecord] | None = None
+
+    @property
+    def stream(self) -> TextIO | None:
+        """As a StreamHandler has it: where the lines go, so that nobody says the same beside them."""
+        return sys.stderr
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.held is not None:

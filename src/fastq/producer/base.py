@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import sys
 import threading
 import time
 import weakref
@@ -387,12 +388,32 @@ def report_lost(lost: int, why: str) -> None:
 
         what = f"{counted(lost, 'record')} {'was' if lost == 1 else 'were'} not delivered: {why}"
         logger.error("%s", what)
-        if not logger.hasHandlers():
+        if not logger.hasHandlers() or (logger.isEnabledFor(logging.ERROR) and _log_is_on_stderr()):
             return
         try:
             os.write(2, f"fastq: {what}\n".encode())
         except OSError:
             pass
+
+
+def _log_is_on_stderr() -> bool:
+    """Whether a handler of the log shows errors on standard error, or in the same file as that is."""
+    source: logging.Logger | None = logger
+    while source is not None:
+        if any(handler.level <= logging.ERROR and _is_stderr(handler) for handler in source.handlers):
+            return True
+        source = source.parent if source.propagate else None
+    return False
+
+
+def _is_stderr(handler: logging.Handler) -> bool:
+    stream = getattr(handler, "stream", None)
+    if stream is None:
+        return False
+    try:
+        return stream is sys.stderr or os.path.sameopenfile(stream.fileno(), 2)
+    except (AttributeError, TypeError, ValueError, OSError):  # in memory, or closed
+        return False
 
 
 _alive: weakref.WeakSet[Parts] = weakref.WeakSet()

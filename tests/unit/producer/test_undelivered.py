@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 
 import pytest
 from fake_cluster import FakeCore
@@ -257,3 +259,39 @@ def test_a_time_out_says_each_thing_once():
     assert "NOT_ENOUGH_REPLICAS (19)" in text and "h:9000" in text and "delivery_timeout_ms=1000" in text
     assert text.count("t-0") + text.count("topic t") == 1 and text.count("partition 0") <= 1
     assert not delivery.exception().maybe_written
+
+
+@pytest.mark.parametrize(
+    ("log", "stderr", "stdout"),
+    [
+        ("pass", 1, 0),
+        ("logging.basicConfig()", 1, 0),
+        ("logging.getLogger('fastq').addHandler(logging.StreamHandler())", 1, 0),
+        ("logging.basicConfig(stream=sys.stdout)", 1, 1),
+        ("logging.basicConfig(stream=sys.stdout); os.dup2(1, 2)", 0, 1),  # 2>&1
+        ("logging.basicConfig(stream=io.StringIO())", 1, 0),
+        ("logging.basicConfig(); logging.root.handlers[0].setLevel('CRITICAL')", 1, 0),
+        ("logging.basicConfig(); logging.getLogger('fastq').setLevel('CRITICAL')", 1, 0),
+        ("logging.basicConfig(); logging.getLogger('fastq').propagate = False; logger.addHandler(FILE)", 1, 0),
+        ("kept = warnings_as_lines(); kept.__enter__()", 1, 0),  # the command line's
+    ],
+)
+def test_a_loss_at_the_end_is_on_stderr_once(log, stderr, stdout):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"""
+import io, logging, os, sys
+from fastq.cli.log_lines import warnings_as_lines
+from fastq.producer.base import logger, report_lost
+FILE = logging.StreamHandler(io.StringIO())
+{log}
+report_lost(2, "why")
+""",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [text.count("2 records were not delivered: why") for text in (done.stderr, done.stdout)] == [stderr, stdout]
