@@ -15,6 +15,7 @@ No clock and no I/O but the log: `now` comes in.
 from __future__ import annotations
 
 import logging
+from math import inf
 
 from fastq.errors import ConnectionTimeout, FastqError
 from fastq.net.addresses import Address
@@ -25,20 +26,22 @@ logger = logging.getLogger("fastq.net")
 SLOW_S = 0.8
 SHORT_LIFE_S = 5.0
 SHORT_LIVES = 3
-"""So many connections in a row, each closed by the broker within SHORT_LIFE_S, are an outage."""
+"""So many connections in a row, each closed by the broker within SHORT_LIFE_S, are an outage. In a row is one behind the other: those that
+lived at a time count as one."""
 UNTRIED_S = 60.0
 """An address that nobody has tried for so long was not needed meanwhile, and may have been back: what fails then is another outage."""
 
 
 class _Outage(Told):
-    """Of one address. `short_lives`: connections in a row that were closed soon after they were ready; `tried_at`: the last of what was
-    noticed of it."""
+    """Of one address. `short_lives`: connections in a row that were closed soon after they were ready, the last of them at `closed_at`;
+    `tried_at`: the last of what was noticed of it."""
 
-    __slots__ = ("short_lives", "tried_at")
+    __slots__ = ("closed_at", "short_lives", "tried_at")
 
     def __init__(self, since: float) -> None:
         super().__init__(since)
         self.short_lives = 0
+        self.closed_at = -inf
         self.tried_at = since
 
 
@@ -79,6 +82,9 @@ class Outages:
             self._by_address.pop(address, None)
             return
         outage = self._noticed(address, now)
+        if now - lived_s < outage.closed_at:
+            return  # it lived beside the last one: they died together with their broker
+        outage.closed_at = now
         outage.short_lives += 1
         outage.attempts += 1
         if outage.short_lives >= SHORT_LIVES:
@@ -94,7 +100,7 @@ class Outages:
             del self._by_address[address]
         elif outage.told:
             fresh = self._by_address[address] = _Outage(now)
-            fresh.short_lives = outage.short_lives
+            fresh.short_lives, fresh.closed_at = outage.short_lives, outage.closed_at
 
     def lasting(self, address: Address, broker: str, now: float) -> None:
         """A connection has been ready for SHORT_LIFE_S."""

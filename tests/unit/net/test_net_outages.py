@@ -127,6 +127,26 @@ def test_connections_that_are_closed_again_and_again(said: Said) -> None:
     assert line.startswith("connected to host:9092, after 9")
 
 
+def test_connections_that_die_together_are_one_that_was_closed(said: Said) -> None:
+    """A young client's three, of a broker that restarts: "3 times in a row" was said of them, and what followed was longer for it."""
+    outages = Outages()
+    for begun in (100.0, 100.1, 100.2):
+        outages.ready(HERE, "host:9092", begun)
+    for place, begun in enumerate((100.0, 100.1, 100.2)):
+        closed_at = 102.0 + place / 1000
+        outages.closed(HERE, CLOSED, closed_at - begun, closed_at)
+    assert said() == []
+    outages.failed(HERE, REFUSED, 102.5)
+    assert len(said()) == 1
+    outages.ready(HERE, "host:9092", 104.0)
+    assert said() == ["connected to host:9092, after 2.0 s"]
+    for begun in (105.0, 106.0):  # but those that come behind it count, two at a time or not
+        for lived_s in (0.3, 0.4):
+            outages.closed(HERE, CLOSED, lived_s, begun + lived_s)
+    (line,) = said()
+    assert "3 times in a row" in line
+
+
 def test_answers_that_break_every_connection_are_not_taken_back_in_between(said: Said) -> None:
     outages, now = Outages(), 0.0
     rubbish = ProtocolError("a malformed response", broker="host:9092", api="Fetch")
