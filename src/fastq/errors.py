@@ -314,6 +314,7 @@ class MaxPollIntervalExceeded(FastqError):
     """A record took longer than max_poll_interval_ms: the member left its group, and others may read its partitions by now.
 
     topic, partition, offset: the record that was being handled (the last one, after a `poll` of several; None when none was).
+    elapsed_s: how long it took; of a record that an iterator handed out, how long at least.
     """
 
     group: str | None = None

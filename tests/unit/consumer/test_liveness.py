@@ -90,6 +90,39 @@ def test_the_error_names_the_record_and_the_time(in_hand: Any, words: str) -> No
     assert world.liveness.asked(world.member, in_hand) is None
 
 
+@pytest.mark.parametrize(
+    ("looks_at", "overdue_s", "words", "elapsed_s"),
+    [
+        ([101.0], None, "at least 7.0 s", 7.0),  # it was handed out some time before
+        ([101.0], 7.5, "at least 7.5 s", 7.5),
+        ([], None, "at least 1.0 s", 1.0),  # of the record in hand nothing is known but that the member was given up
+        ([], 6.0, "at least 6.0 s", 6.0),
+        (None, 6.0, "8.0 s", 8.0),
+    ],
+)
+def test_how_long_a_record_of_an_iterator_took_is_said_as_far_as_it_is_known(
+    looks_at: list[float] | None, overdue_s: float | None, words: str, elapsed_s: float
+) -> None:
+    """Eight seconds with a heartbeat after one of them were told as "7.0 s"."""
+    world = World()
+    liveness: Any = world.liveness
+    liveness.asked(world.member, None)
+    if overdue_s is not None:
+        liveness._thread = SimpleNamespace(overdue_s=overdue_s, alive=lambda: None)
+    if looks_at is not None:
+        liveness.progress.add()
+    for world.now in looks_at or ():
+        liveness.observe(world.member)
+    world.now = 108.0
+    world.member.too_slow = True
+    error = liveness.asked(world.member, (TopicPartition("t", 4), 17, True))
+    assert f"offset 17 took {words}, more than" in str(error)
+    assert error.elapsed_s == elapsed_s
+    world.now += 3
+    world.member.too_slow = True
+    assert "took 3.0 s" in str(liveness.asked(world.member, None))
+
+
 @pytest.mark.parametrize("client_id", ["", "fastq", "ä" * 40])
 @pytest.mark.parametrize("version", [0, 1])
 def test_where_the_member_epoch_lies(client_id: str, version: int) -> None:

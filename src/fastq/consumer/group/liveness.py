@@ -1,7 +1,8 @@
 """Whether the application is alive, and who speaks for a member whose application is busy.
 
 Rules
-- Signs of life are calls that ask for records, and records that an iterator hands out in between (`Progress`).
+- Signs of life are calls that ask for records, and records that an iterator hands out in between (`Progress`). Those are counted and not
+  timed, which would cost each record: when they came is known but for the time between two looks, as heartbeats are.
 - On plain connections a native thread stands in for Python's heartbeats when they stay away, as while an extension holds the GIL.
   It cannot do TLS or SASL: there only the thread of the blocking consumer, or the event loop, sends heartbeats.
 - What the native thread hears is never acted upon: it makes the member's own next heartbeat due, or say more.
@@ -41,7 +42,7 @@ IN_HAND = tuple[TopicPartition, int, bool]  # partition, offset, and whether it 
 
 class Liveness:
     """Of one consumer with a group. Invariant: `_armed` says what the native thread sends, None for nothing; `_asked_at` is the last
-    sign of life. Thread rule: under the driver's lock, or in its loop.
+    sign of life, or when it was noticed (`_noticed`). Thread rule: under the driver's lock, or in its loop.
     """
 
     def __init__(self, config: ConsumerConfig, core: ClientCore, coordinator: Coordinator) -> None:
@@ -51,6 +52,7 @@ class Liveness:
         self._coordinator = coordinator
         self._seen = 0
         self._asked_at = core.clock()
+        self._noticed = False
         self._plain = config.security_protocol == "PLAINTEXT" and supported()
         self._thread: HeartbeatThread | None = None
         self._armed: tuple[Any, ...] | None = None
@@ -63,9 +65,11 @@ class Liveness:
 
     def asked(self, member: Membership, in_hand: IN_HAND | None) -> MaxPollIntervalExceeded | None:
         """The application asks for records, having had `in_hand`. Answers the error to raise when it comes too late."""
-        now = self._core.clock()
-        elapsed_s, self._asked_at = now - self._asked_at, now
-        self._seen = self.progress.count
+        now, count = self._core.clock(), self.progress.count
+        # What was handed out since the last look began some time after it.
+        at_least = self._noticed or count != self._seen
+        elapsed_s = now - self._asked_at if count == self._seen else self.config.max_poll_interval_ms / 1000
+        self._asked_at, self._seen, self._noticed = now, count, False
         gave_up = self._thread_gave_up() or self.progress.stopped
         if self._thread is not None:
             self._thread.alive()
@@ -73,13 +77,15 @@ class Liveness:
             return None
         if not member.too_slow:
             member.overdue()  # it has not heard of it yet
+        if at_least and self._thread is not None:
+            elapsed_s = max(elapsed_s, self._thread.overdue_s)  # its looks may have been closer
         member.too_slow = self._gave_up = self.progress.stopped = False
         self._armed = None  # and the native thread begins again
-        return self._too_slow(member, in_hand, elapsed_s)
+        return self._too_slow(member, in_hand, elapsed_s, at_least)
 
     def waiting(self, member: Membership) -> None:
         """The application waits for records."""
-        self._asked_at, self._seen = self._core.clock(), self.progress.count
+        self._asked_at, self._seen, self._noticed = self._core.clock(), self.progress.count, False
         member.poll(self._asked_at)
         if self._thread is not None:
             self._thread.alive()
@@ -99,7 +105,7 @@ class Liveness:
             count = self.progress.count  # one may have been handed out before
             self.progress.stopped = count == self._seen
         if count != self._seen:
-            self._seen, self._asked_at = count, now
+            self._seen, self._asked_at, self._noticed = count, now, True
             member.poll(now)
 
     def settle(self, member: Membership, can_send: CanSend) -> list[Outgoing]:
@@ -110,15 +116,18 @@ class Liveness:
             member.overdue()
         return member.heartbeats(self._core.clock(), can_send)
 
-    def _too_slow(self, member: Membership, in_hand: IN_HAND | None, elapsed_s: float) -> MaxPollIntervalExceeded:
+    def _too_slow(
+        self, member: Membership, in_hand: IN_HAND | None, elapsed_s: float, at_least: bool
+    ) -> MaxPollIntervalExceeded:
         limit_ms = self.config.max_poll_interval_ms
         what, where = "no record in hand", {}
         if in_hand is not None:
             (topic, partition), offset, alone = in_hand
             what = f"{'the record' if alone else 'the records polled together, from the one'} of {topic}-{partition} at offset {offset}"
             where = {"topic": topic, "partition": partition, "offset": offset}
+        took = f"{'at least ' if at_least else ''}{elapsed_s:.1f} s"
         return MaxPollIntervalExceeded(
-            f"{what} took {elapsed_s:.1f} s, more than max_poll_interval_ms={limit_ms}: the member left the group meanwhile, and what "
+            f"{what} took {took}, more than max_poll_interval_ms={limit_ms}: the member left the group meanwhile, and what "
             "it had not committed is read again by whoever has its partitions now",
             group=self._coordinator.group_id,
             member=member.member_id or None,
