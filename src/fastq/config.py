@@ -77,6 +77,7 @@ class ClientConfig(Config):
     """What every client has in common: where the cluster is, how to reach it, how long to wait. Defaults are
     Kafka's, but the socket buffers, which the operating system tunes better than a constant does."""
 
+    PAGE: ClassVar[str] = "docs/reference/client-settings.md"
     REFUSED: ClassVar[Mapping[str, str]] = {
         "error_cb": "errors are raised by the calls that they concern, and logged by the logger 'fastq'",
         "stats_cb": "call metrics() whenever figures are wanted; fastq.observability exports them",

@@ -292,6 +292,8 @@ class Config:
     """Names of Kafka's that have no effect here, and why; merged over the class hierarchy."""
     REFUSED: ClassVar[Mapping[str, str]] = {}
     """Names of other clients' keys that would be missed if they were passed over, and what to write instead; merged likewise."""
+    PAGE: ClassVar[str] = "docs/reference/README.md"
+    """The page of the documentation that has its keys, for who is at no Python prompt."""
 
     _options: ClassVar[dict[str, Option]] = {}
     _given: frozenset[str]
@@ -449,7 +451,11 @@ class Config:
         if near:
             return f"unknown configuration key {key}; did you mean {today[near[0]]}?"
         holding = [option for option in cls.options() if words <= set(option.split("_"))]
-        hint = f"did you mean {' or '.join(holding[:3])}?" if holding else f"help({cls.__name__}) shows the known keys"
+        hint = (
+            f"did you mean {' or '.join(holding[:3])}?"
+            if holding
+            else f"help({cls.__name__}) and {cls.PAGE} show the known keys"
+        )
         return f"unknown configuration key {key}; {hint}"
 
     def replace(self, **changes: Any) -> Self:

@@ -9,6 +9,7 @@ import pydoc
 import re
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 import pytest
@@ -21,6 +22,7 @@ from fastq.config import ClientConfig, ConfigWarning
 from fastq.consumer import ConsumerOptions
 from fastq.consumer.config import ConsumerConfig
 from fastq.errors import ConfigError
+from fastq.mirror.config import MirrorOptions
 from fastq.net.addresses import Address, parse_address, parse_servers
 from fastq.net.tls import client_context
 from fastq.producer import ProducerOptions
@@ -374,6 +376,18 @@ def test_a_login_in_an_address_is_not_shown(config: type[ClientConfig], servers:
 def test_nothing_far_away_is_suggested(key: str) -> None:
     with pytest.raises(ConfigError, match=rf"unknown configuration key {key}; help\(ProducerConfig\)"):
         ProducerConfig.from_mapping({key: "1"})
+
+
+@pytest.mark.parametrize("config", [ProducerConfig, ConsumerConfig, AdminConfig, ClientConfig, MirrorOptions])
+def test_an_unknown_key_names_the_page_of_the_known_ones(config: type[Config]) -> None:
+    """Who gave it to a command is at no Python prompt."""
+    with pytest.raises(ConfigError) as caught:
+        config.from_mapping({"frobnicate": "1"})
+    page = caught.value.args[0].partition(" and ")[2].removesuffix(" show the known keys")
+    text = (Path(__file__).resolve().parents[2] / page).read_text()
+    beside = ClientConfig.options() if config is not ClientConfig else {}
+    assert all(f"| `{key}` |" in text or key in beside for key in config.options())
+    assert any(f"| `{key}` |" in text for key in config.options())
 
 
 def test_errors_say_a_value_once_and_a_secret_never() -> None:

@@ -79,6 +79,7 @@ def _check_strategies(value: Any) -> tuple[Any, ...]:
 class ConsumerConfig(ClientConfig):
     """What a consumer is made with; `ClientConfig` has the keys about the cluster and the connections."""
 
+    PAGE: ClassVar[str] = "docs/reference/consumer-settings.md"
     IGNORED: ClassVar[dict[str, str]] = {
         "queued_max_messages_kbytes": "prefetching is bounded by prefetch_bytes_max",
         "queued_min_messages": "prefetching is bounded by prefetch_bytes_max",

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fastq.admin.config import AdminConfig
 from fastq.consumer.config import ConsumerConfig
@@ -58,6 +58,7 @@ def _separator(text: str) -> str:
 class MirrorOptions(Config):
     """How a mirror copies: the table `[mirror]`."""
 
+    PAGE: ClassVar[str] = "docs/reference/mirror-settings.md"
     topics: Sequence[re.Pattern[str]] = option(
         (),
         kind=tuple,

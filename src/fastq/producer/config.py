@@ -114,6 +114,7 @@ def _queue_timeout(value: Any) -> Mapping[str, Any]:
 class ProducerConfig(ClientConfig):
     """Everything a producer can be told. Settings without a Kafka namesake end in their unit."""
 
+    PAGE: ClassVar[str] = "docs/reference/producer-settings.md"
     acks: int | str = option(
         "all", kind=object, convert=_check_acks, accepts=_ACKS_ALLOWED, doc="who must have a record: all, 1 (leader), 0"
     )
