@@ -41,7 +41,7 @@ def check_plain(function: Any, what: str, hint: str) -> None:
         raise ConfigError(f"{what} is a function, got {function!r}")
     kind = kind_of(function)
     if kind is not None:
-        raise ConfigError(f"{what} {name_of(function)} is a {kind}, which nothing here would run", hint=hint)
+        raise ConfigError(f"{what} {name_of(function)} is {_called(kind)}, which nothing here would run", hint=hint)
 
 
 def check_plain_methods(thing: Any, names: tuple[str, ...], hint: str) -> None:
@@ -50,7 +50,7 @@ def check_plain_methods(thing: Any, names: tuple[str, ...], hint: str) -> None:
     for method in (thing, *(getattr(thing, name, None) for name in names)):
         kind = None if method is None else kind_of(method)
         if kind is not None:
-            raise ValueError(f"plain functions, which {name_of(method)}, a {kind}, is not: {hint}")
+            raise ValueError(f"plain functions, which {name_of(method)}, {_called(kind)}, is not: {hint}")
 
 
 def is_unfinished(result: Any) -> bool:
@@ -67,8 +67,12 @@ def unfinished(result: Any, function: Callable[..., Any], what: str, hint: str) 
     if isinstance(result, (CoroutineType, GeneratorType)):
         result.close()
     return ConfigError(
-        f"{what} {name_of(function)} answered a {kind}: its work was not done when it returned", hint=hint
+        f"{what} {name_of(function)} answered {_called(kind)}: its work was not done when it returned", hint=hint
     )
+
+
+def _called(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "AEIOaeio" else f"a {kind}"
 
 
 def name_of(function: Any) -> str:

@@ -317,11 +317,11 @@ class Config:
 
     def __setattr__(self, name: str, _: object) -> None:
         raise AttributeError(
-            f"cannot set {name!r}: a {type(self).__name__} does not change; replace() makes another one"
+            f"cannot set {name!r}: {type(self).__name__} objects do not change; replace() makes another one"
         )
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"cannot delete {name!r}: a {type(self).__name__} does not change")
+        raise AttributeError(f"cannot delete {name!r}: {type(self).__name__} objects do not change")
 
     def __eq__(self, other: object) -> bool:
         return (

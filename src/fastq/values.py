@@ -144,13 +144,13 @@ class Value(metaclass=ValueType):
     def __setattr__(self, name: str, value: object) -> None:
         if name in type(self)._fields or not hasattr(self, "__dict__"):
             raise AttributeError(
-                f"cannot set {name!r}: a {type(self).__name__} does not change; dataclasses.replace() makes another one"
+                f"cannot set {name!r}: {type(self).__name__} objects do not change; dataclasses.replace() makes another one"
             )
         object.__setattr__(self, name, value)  # of a class below, which has attributes of its own
 
     def __delattr__(self, name: str) -> None:
         if name in type(self)._fields:
-            raise AttributeError(f"cannot delete {name!r}: a {type(self).__name__} does not change")
+            raise AttributeError(f"cannot delete {name!r}: {type(self).__name__} objects do not change")
         object.__delattr__(self, name)
 
     def __reduce__(self) -> tuple[Any, ...]:

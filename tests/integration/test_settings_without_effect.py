@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,16 @@ def test_a_transaction_refuses_a_consumer_that_commits_by_itself() -> None:
         with pytest.raises(ConfigError, match="enable_auto_commit=False"):
             producer.transaction(consumer=consumer)
         producer.close(0)
+
+
+def test_a_transaction_refuses_a_consumer_without_a_group_before_it_begins() -> None:
+    """What its auto-commit would do is no matter then, and at the end of the block it was too late to say so."""
+    settings: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1"}
+    producer = Producer(**settings, transactional_id="x")
+    for more in ({}, {"enable_auto_commit": False}):
+        with Consumer("t", **settings, **more) as consumer, pytest.raises(ConfigError, match="needs a group_id"):
+            producer.transaction(consumer=consumer)
+    producer.close(0)
 
 
 async def _refused() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fastq import Consumer, TopicPartition
-from fastq.callbacks import is_unfinished, kind_of
+from fastq.callbacks import check_plain, check_plain_methods, is_unfinished, kind_of, unfinished
 from fastq.consumer.base import ConsumerBase
 from fastq.consumer.config import ConsumerConfig
 from fastq.errors import ConfigError
@@ -63,6 +63,22 @@ class Thing:
 )
 def test_kinds(function: Any, kind: str | None) -> None:
     assert kind_of(function) == kind
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (later, "a coroutine function"),
+        (each, "a generator function"),
+        (each_later, "an asynchronous generator function"),
+    ],
+)
+def test_messages_say_what_it_is(function: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"the handler {function.__name__} is {said}, which"):
+        check_plain(function, "the handler", "")
+    with pytest.raises(ValueError, match=f"{function.__name__}, {said}, is not"):
+        check_plain_methods(function, (), "")
+    assert "answered an async_generator: " in str(unfinished(each_later(), each_later, "the handler", ""))
 
 
 @pytest.mark.parametrize("result", [None, 0, True, "text", b"", [], {}, object(), iter([])])

@@ -203,7 +203,7 @@ def _in_words(record: Record, names: dict[bytes, str]) -> str:
         return f"feature {record.name} was set to level {record.feature_level}"
     if isinstance(record, ProducerIdsRecord):
         return f"producer ids below {record.next_producer_id} were given out"
-    return f"a {type(record).__name__}"
+    return f"one {type(record).__name__}"
 
 
 def refusal(plan: Plan, command: str) -> str:

@@ -418,9 +418,7 @@ def answer_of(response: Response) -> AnyAnswer:
         return Answer(response.error_code, -1, -1)
     topics: Sequence[Any] = response.responses if isinstance(response, FetchResponse) else response.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1:
-        raise ProtocolError(
-            f"a {type(response).__name__} of the metadata quorum names {len(topics)} topics, expected 1"
-        )
+        raise ProtocolError(f"the metadata quorum's {type(response).__name__} names {len(topics)} topics, expected 1")
     part = topics[0].partitions[0]
     leader: Any = part if hasattr(part, "leader_id") else part.current_leader
     found = next((node for node in response.node_endpoints if node.node_id == leader.leader_id), None)

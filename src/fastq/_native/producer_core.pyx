@@ -143,7 +143,7 @@ cdef class DeliveryBase:
     """
 
     def __init__(self):
-        raise TypeError(f"a {type(self).__name__} is what a producer answers: nobody else makes one")
+        raise TypeError(f"{type(self).__name__} objects are what a producer answers: nobody else makes one")
 
     @property
     def topic(self):

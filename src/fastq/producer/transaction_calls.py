@@ -45,6 +45,8 @@ class CommitSettings(Protocol):
     """What a transaction looks at in a consumer's configuration."""
 
     @property
+    def group_id(self) -> str | None: ...
+    @property
     def enable_auto_commit(self) -> bool: ...
 
 
@@ -280,7 +282,7 @@ class BlockingTransactionCalls(TransactionOperations):
 
         consumer: the Consumer whose records are worked on. What it has handed out is committed with the transaction, unless
         `send_offsets` in the block says otherwise; when the transaction is not committed, it goes back to what is, and hands the same
-        records out again. ConfigError for one with enable_auto_commit, which would commit beside the transaction.
+        records out again. ConfigError for one without a group, or with enable_auto_commit, which would commit beside the transaction.
         """
         self._transactions()
         return Transaction(self, consumer)
@@ -325,6 +327,10 @@ class TransactionBlock:
     """What the blocks of both producers know: the consumer that goes with it, and whether offsets were sent in it."""
 
     def __init__(self, consumer: GroupConsumer | None) -> None:
+        if consumer is not None and consumer.config.group_id is None:
+            raise ConfigError(
+                "the consumer of a transaction needs a group_id: without one there is nothing to commit its offsets to"
+            )
         if consumer is not None and consumer.config.enable_auto_commit:
             raise ConfigError(
                 "enable_auto_commit=True would commit what a transaction then aborts: make the consumer of a transaction with "
