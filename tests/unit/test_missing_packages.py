@@ -6,8 +6,10 @@ A package is taken away by None in `sys.modules`, in a process of its own; that 
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +202,39 @@ except MissingPackage as error:
         without=("lz4", "xxhash"),
     )
     assert told == ["lz4", "logs", 0]
+
+
+def test_old_messages_in_lz4_without_what_mends_their_checksum() -> None:
+    """They are read where the checksum is right as it stands; what is damaged otherwise is told as that."""
+    body = bytes(2) + struct.pack(">ii", -1, -1)
+    frame = compress(Codec.LZ4, struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body)
+    told = run(
+        f"""
+import struct, zlib
+from consume_support import fetched, drain
+from fastq.errors import CorruptRecord, MissingPackage
+right = bytes.fromhex({frame.hex()!r})
+told = []
+for at, change in ((6, 0), (6, 1), (0, 1)):
+    frame = bytearray(right)
+    frame[at] ^= change
+    body = bytes([0, 3]) + struct.pack(">ii", -1, len(frame)) + frame
+    message = struct.pack(">I", zlib.crc32(body)) + body
+    chunk = fetched(struct.pack(">qi", 0, len(message)) + message)
+    try:
+        told.append(len(drain(chunk)))
+    except MissingPackage as error:
+        told.append([error.package, error.topic, error.offset, str(error)])
+    except CorruptRecord as error:
+        told.append(type(error).__name__)
+print(json.dumps(told))
+""",
+        without=("xxhash",),
+    )
+    assert told[0] == 1 and told[2] == "CorruptRecord"
+    assert told[1][:3] == ["xxhash", "logs", 0]
+    assert "has the checksum of old clients needs the package xxhash" in told[1][3]
+    assert told[1][3].endswith("pip install xxhash")
 
 
 @pytest.mark.parametrize("missing", LIBRARIES, ids=lambda codec: codec.name.lower())

@@ -12,7 +12,7 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder as PeerBuilder
 from fastq._native.legacy import decode_message_set
 from fastq._native.records import build_batch, decode_records
 from fastq._native.wire import DecodeError
-from fastq.compression import compress
+from fastq.compression import compress, decompress
 
 GZIP = 1
 LZ4 = 3
@@ -73,6 +73,30 @@ def test_lz4_in_v0_has_a_wrong_header_checksum(store_size):
     for length in (0, 3, 6, 7, 14):
         with pytest.raises(DecodeError):
             decode_message_set(message(2, None, bytes(frame[:length]), magic=0, attributes=LZ4))
+
+
+@pytest.mark.parametrize("block_size", range(4, 8))
+@pytest.mark.parametrize("flags", range(16))
+def test_the_header_checksum_of_a_descriptor_is_the_one_that_lz4_writes(block_size, flags):
+    inner = message(0, b"k", b"v" * 1000, magic=0)
+    frame = lz4.frame.compress(
+        inner,
+        block_size=block_size,
+        block_linked=bool(flags & 1),
+        store_size=bool(flags & 2),
+        content_checksum=bool(flags & 4),
+        block_checksum=bool(flags & 8),
+    )
+    taken = []
+
+    def unpack(codec, data, limit_bytes):
+        taken.append(bytes(data))
+        return decompress(codec, data, limit_bytes)
+
+    wrong = bytearray(frame)
+    wrong[14 if flags & 2 else 6] ^= 0x55
+    assert rows(message(0, None, bytes(wrong), magic=0, attributes=LZ4), decompress=unpack)[0][4] == b"v" * 1000
+    assert taken == [frame]
 
 
 def test_gaps_inside_of_a_v1_wrapper():
