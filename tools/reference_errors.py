@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from reference_classes import members, signature
 from reference_words import cell, doc, table
 
 from fastq import errors as module
@@ -22,7 +23,9 @@ def errors() -> Iterator[str]:
     for cls in sorted(subclasses(module.FastqError), key=lambda cls: cls.__name__):
         if not is_of_a_code(cls):
             again = " Trying again may help." if cls.retriable else ""
-            yield from ("", f"### {cls.__name__}", "", doc(cls), "", f"**What to do:** {cell(cls.cure)}{again}")
+            about = doc(cls).replace("What to do:", "**What to do:**")
+            yield from ("", f"### {cls.__name__}", "", about + again)
+            yield from methods(cls)
     yield from ("", "## Codes of Kafka", "")
     yield "A broker's code is raised as the exception beside it, which is a `KafkaError`."
     yield "Where the same request may succeed later, the clients send it again by themselves until their time is over."
@@ -33,6 +36,22 @@ def errors() -> Iterator[str]:
         raised = f" `{type(module.error_for_code(code)).__name__}`" if code else ""
         rows.append((f"`{code.name}`{raised}", cell(code.meaning), cell(code.cure), str(int(code)), again))
     yield from table(("name", "cause", "what to do", "code", "sent again"), rows)
+
+
+def methods(cls: type) -> Iterator[str]:
+    """Those of a class that it has not from another one."""
+    for name, member in members(cls):
+        if name in vars(cls):
+            yield from (
+                "",
+                f"#### `{cls.__name__}.{name}`",
+                "",
+                "```python",
+                signature(name, member, cls),
+                "```",
+                "",
+                doc(member),
+            )
 
 
 def is_of_a_code(cls: type) -> bool:

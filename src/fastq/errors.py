@@ -30,6 +30,15 @@ from typing import Any, ClassVar
 from fastq.error_codes import ErrorCode as ErrorCode
 
 
+class _Documented(str):
+    """The docstring of an error; who asks for it is told the whole of its cure too, of which `help()` shows the beginning alone."""
+
+    def __get__(self, _: object, cls: type[FastqError]) -> str:
+        from inspect import cleandoc
+
+        return f"{cleandoc(self)}\n\nWhat to do: {cls.cure}"
+
+
 class FastqError(Exception):
     """Base of all errors that fastq raises on purpose.
 
@@ -45,6 +54,11 @@ class FastqError(Exception):
     hint: str | None = None
     cure: ClassVar[str] = "Read its message: it says where it happened and ends with what to do."  # of any of the class
     default_message: ClassVar[str] = "fastq failed"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if text := cls.__dict__.get("__doc__"):
+            cls.__doc__ = _Documented(text)
 
     def __init__(self, message: str | None = None, **context: Any) -> None:
         self.message = message if message is not None else self.default_message
@@ -95,6 +109,9 @@ class FastqError(Exception):
         return _rebuild(type(self), self.message, {**self.context, **context})
 
 
+FastqError.__doc__ = _Documented(FastqError.__doc__ or "")
+
+
 def _rebuild(cls: type[FastqError], message: str, context: dict[str, Any]) -> FastqError:
     return cls(message, **context)
 
@@ -134,17 +151,16 @@ class KafkaError(FastqError):
     default_message = "the broker answered with an error"
 
     def __init_subclass__(cls, code: ErrorCode | None = None, **kwargs: Any) -> None:
+        if code is not None:
+            cls.code = code
+            cls.name = code.name
+            cls.retriable = code.retriable
+            cls.refresh_metadata = code.refresh_metadata
+            cls.cure = code.cure
+            cls.default_message = f"{code.name} ({int(code)}): {code.meaning}"
+            cls.__doc__ = f"{cls.default_message}."
+            _BY_CODE[code] = cls
         super().__init_subclass__(**kwargs)
-        if code is None:
-            return
-        cls.code = code
-        cls.name = code.name
-        cls.retriable = code.retriable
-        cls.refresh_metadata = code.refresh_metadata
-        cls.cure = code.cure
-        cls.default_message = f"{code.name} ({int(code)}): {code.meaning}"
-        cls.__doc__ = f"{code.name} ({int(code)}): {code.meaning}."
-        _BY_CODE[code] = cls
 
 
 _BY_CODE: dict[int, type[KafkaError]] = {}

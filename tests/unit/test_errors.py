@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
+import pydoc
 import re
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,31 @@ def test_who_is_not_authorized_is_told_what_to_ask_for(code: int, operation: str
 def test_a_brokers_words_do_not_say_the_name_of_their_code_again() -> None:
     text = str(error_for_code(44, "POLICY_VIOLATION: three replicas are needed", topic="logs"))
     assert text.count("POLICY_VIOLATION") == 1 and "three replicas are needed" in text
+
+
+@pytest.mark.parametrize(
+    "cls", [FastqError, errors.OffsetOutOfRange, errors.MissingPackage, errors.MaxPollIntervalExceeded]
+)
+def test_help_shows_the_whole_of_what_to_do(cls: type[FastqError]) -> None:
+    """As an attribute the middle of it is left out."""
+    text = " ".join(pydoc.plain(pydoc.render_doc(cls)).replace("|", " ").split())
+    assert f"What to do: {cls.cure} Method resolution order" in text
+
+
+def test_each_error_says_what_it_is_and_what_to_do() -> None:
+    for cls in CLASSES:
+        about, _, cure = (inspect.getdoc(cls) or "").rpartition("\n\nWhat to do: ")
+        assert about and "What to do" not in about and not re.search(r"^ ", about, re.MULTILINE) and cure == cls.cure
+
+
+def test_an_error_of_a_program_has_the_words_of_its_own() -> None:
+    class Own(errors.ConfigError):
+        """Ours.
+
+        More of it.
+        """
+
+    class Silent(Own): ...
+
+    assert Own.__doc__ == f"Ours.\n\nMore of it.\n\nWhat to do: {errors.ConfigError.cure}"
+    assert Silent.__doc__ is None and inspect.getdoc(Silent) == Own.__doc__ == Own().__doc__

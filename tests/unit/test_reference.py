@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from enum import Enum
 from pathlib import Path
 from typing import is_typeddict
 
@@ -39,6 +40,30 @@ def test_an_error_is_found_by_the_name_that_it_is_raised_with() -> None:
     ]
     assert len(names) > 150
     assert [name for name in names if not re.search(rf"^### {name}$|`{name}`", PAGES, re.MULTILINE)] == []
+
+
+CLASSES = {
+    thing
+    for package in ("producer", "consumer", "admin", "schema_registry", "testing", "observability", "mirror", "spark")
+    for name in importlib.import_module(f"fastq.{package}").__all__
+    if isinstance(thing := getattr(importlib.import_module(f"fastq.{package}"), name), type)
+    if not issubclass(thing, (Enum, dict))
+}
+
+
+@pytest.mark.parametrize("cls", [*sorted(CLASSES, key=lambda cls: cls.__name__), fastq.errors.FastqError])
+def test_a_method_has_an_entry_in_the_reference(cls: type) -> None:
+    """One without a docstring has none."""
+    own = {
+        name: base
+        for base in reversed(cls.__mro__)
+        if base.__module__.partition(".")[0] == "fastq"
+        for name, member in vars(base).items()
+        if not name.startswith("_") and callable(getattr(cls, name)) and not isinstance(member, type)
+    }
+    title = f"#### `{cls.__name__}." if cls is fastq.errors.FastqError else f"### `{cls.__name__}."
+    borrowed = "".join(re.findall("^Beside these .*", PAGES, re.MULTILINE))  # of a base of another package's
+    assert [name for name in own if f"\n{title}{name}`\n" not in PAGES and f"`{name}`" not in borrowed] == []
 
 
 @pytest.mark.parametrize("cls", [thing for thing in vars(fastq.metrics).values() if is_typeddict(thing)])

@@ -152,6 +152,9 @@ cdef class ManyDelivery:
         return self.outcome()
 
     def wait(self, timeout):
+        """Wait as `result` does, at most `timeout` seconds (None: until delivery_timeout_ms has decided); what became of the records
+        says `outcome`, and nothing else is made of it. Raises WaitTimeout.
+        """
         cdef Batch batch
         from time import monotonic
 

@@ -94,6 +94,7 @@ class Mirror:
         return found
 
     def run(self) -> None:
+        """Copy until `stop`; once. The class says what it raises."""
         survey = Survey(self.config)
         surveyor = threading.Thread(
             target=self._guarded, args=(self._survey, survey), name="fastq-mirror-survey", daemon=True

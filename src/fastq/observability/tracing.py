@@ -151,6 +151,7 @@ class TracingConsumerInterceptor:
             context.detach(token)
 
     def close(self) -> None:
+        """The consumer is closed: as `on_idle`."""
         self.on_idle()
 
     @contextmanager
