@@ -230,10 +230,13 @@ cdef object unpack_lz4_v0(bytes frame, _Options options):
     at = 14 if len(frame) > 4 and p[4] & 0x08 else 6
     if len(frame) <= at:
         return options.decompress(LZ4, frame, options.limit_bytes)
+    missing = None
     try:
         from xxhash import xxh32_intdigest  # here alone: who reads nothing so old has no use of it
     except ImportError as error:
-        return unpack_lz4_as_it_stands(frame, options, error)
+        missing = error
+    if missing is not None:
+        return unpack_lz4_as_it_stands(frame, options, missing)
     fixed = bytearray(frame)
     fixed[at] = xxh32_intdigest(frame[4:at]) >> 8 & 0xFF
     return options.decompress(LZ4, fixed, options.limit_bytes)
