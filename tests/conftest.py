@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import confluent_kafka
+import hypothesis
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
@@ -35,6 +36,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Spark's Java machines live for seconds.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.options())
+
+# No example has a time to be done in, nor has their making: a busy machine finds no defect.
+hypothesis.settings.register_profile("fastq", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("fastq")
 
 AT_ONCE = {"group.initial.rebalance.delay.ms": 0}
 """A new group waits for no other members, as Kafka's does for 3 s."""

@@ -78,7 +78,7 @@ def test_the_peers_codecs(codec, data):
     assert decompress(codec, PEER_PACK[codec](data), len(data)) == data
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(Codec), st.binary(max_size=2000), st.binary(max_size=50))
 def test_any_bytes(codec, data, repeated):
     data += repeated * 20

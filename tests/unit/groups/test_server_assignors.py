@@ -72,7 +72,7 @@ def loads(result: Mapping[str, Assignment]) -> list[int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(groups(same_topics=True))
 def test_uniform_of_equal_subscriptions_is_even_and_moves_the_least(group: Groups) -> None:
     members, counts = group
@@ -92,7 +92,7 @@ def test_uniform_of_equal_subscriptions_is_even_and_moves_the_least(group: Group
 
 
 @pytest.mark.slow
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(groups(members_max=3))
 def test_uniform_of_different_subscriptions_is_as_even_as_can_be(group: Groups) -> None:
     members, counts = group
@@ -120,7 +120,7 @@ def most_even_loads(members: Mapping[str, MemberSpec], counts: Mapping[bytes, in
 
 
 @pytest.mark.slow
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(groups())
 def test_range_spreads_each_topic_for_itself(group: Groups) -> None:
     members, counts = group

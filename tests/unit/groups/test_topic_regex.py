@@ -55,7 +55,7 @@ def patterns() -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(patterns(), st.lists(TEXTS, min_size=1, max_size=5))
 def test_matches_what_python_matches(pattern: str, names: list[str]) -> None:
     compiled = compile_pattern(pattern)

@@ -80,7 +80,7 @@ def test_both_paths_agree_around_their_block_sizes(length):
     assert crc32c(data, 0xDEADBEEF) == crc32c_table(data, 0xDEADBEEF)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=400), st.binary(max_size=400))
 def test_goes_on_from_a_checksum(first, second):
     whole = crc32c_bitwise(first + second)

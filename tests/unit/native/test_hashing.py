@@ -40,7 +40,7 @@ def test_kafkas_vectors(data, signed):
     assert murmur2(data) == signed & 0xFFFFFFFF
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=64), st.integers(1, 1000))
 def test_equals_the_slow_version_and_the_peers(data, count):
     expected = murmur2_slow(data)

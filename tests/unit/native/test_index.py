@@ -35,7 +35,7 @@ def last_at_or_below(entries, target):
     return below[-1] if below else None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(INT32, unique=True).map(sorted), INT32, st.integers(0, 5))
 def test_offset_lookup_is_the_linear_scan(offsets, target, padding):
     entries = [(offset, number * 4096) for number, offset in enumerate(offsets)]
@@ -44,7 +44,7 @@ def test_offset_lookup_is_the_linear_scan(offsets, target, padding):
         assert lookup_offset(data, probe, len(entries)) == last_at_or_below(entries, probe)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(INT64).map(sorted), INT64, st.integers(0, 5))
 def test_timestamp_lookup_is_the_linear_scan(times, target, padding):
     entries = [(time, number) for number, time in enumerate(times)]

@@ -330,7 +330,7 @@ def test_the_walk_judges_as_the_slow_version(seed):
     assert 400 < taken < 1_900
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=120))
 def test_random_payloads(payload):
     batch = bytes(batch_of(payload, 1))

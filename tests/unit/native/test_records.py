@@ -55,7 +55,7 @@ def test_round_trip(codec):
     assert header.crc == crc32c_table(batch[21:])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(rows, st.integers(0, 2**62))
 def test_bytes_are_those_of_the_slow_version(given_rows, base_offset):
     batch = build_batch(given_rows, base_offset=base_offset)

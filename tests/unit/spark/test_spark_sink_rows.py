@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.types import (
@@ -112,7 +112,6 @@ def test_a_sink_is_checked_when_it_is_made_and_pickles() -> None:
 # -- Arrow batches --------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)  # the first one imports pyarrow.compute
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "ccc", "d"]), st.binary(max_size=4) | st.none())))
 def test_a_batch_is_split_by_topic_in_its_order(rows: list[tuple[str, bytes | None]]) -> None:
     batch = pa.RecordBatch.from_pydict(
