@@ -161,7 +161,7 @@ def test_a_schema_that_is_none_and_a_registry_of_a_type_that_is_not_known(
         assert f"{schema}: " in (error := fastq(*send, code=2)) and told in error
     schema.write_text("{}")
     fastq(*send, stdin="1\n")
-    monkeypatch.setattr("fastq.cli.schemas.DESERIALIZERS", {"AVRO": "AvroDeserializer"})
+    monkeypatch.setattr("fastq.cli.schemas.KINDS", ("AVRO",))
     read = ["consume", topic, "--from-beginning", "--exit-at-end", "--schema-registry", registry.url]
     assert "of the type JSON" in fastq(*read, code=2)
     subject = ["produce", topic, "--schema-registry", registry.url, "--value-subject", f"{topic}-value"]
