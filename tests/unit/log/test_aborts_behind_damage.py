@@ -231,6 +231,21 @@ def test_an_epoch_that_rises_behind_damage_tells_the_same_where_the_file_is_whol
     world.settle()
 
 
+def _aborted_by_each(world: World, producers: int, index_interval_bytes: int) -> tuple[Path, list[int], list[int]]:
+    """A segment that begins with an aborted transaction of each producer, and goes on with others' records: its file, the producers' ids,
+    and where their transactions begin."""
+    world.log.apply_config(replace(CONFIG, index_interval_bytes=index_interval_bytes))
+    world.log.roll(START_MS)
+    damaged = Path(world.log.active_segment.log.path)
+    ids = [30, 31][:producers]
+    firsts = [_transact(world, 5, producer) for producer in ids]
+    for producer, first in zip(ids, firsts, strict=True):
+        world.aborted.append((producer, first, _end(world, 6, commit=False, producer_id=producer)))
+    for _ in range(6):
+        world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    return damaged, ids, firsts
+
+
 @pytest.mark.parametrize("stop", [None, "clean", "crash"])
 @pytest.mark.parametrize("field", ["length", "checksum"])
 @pytest.mark.parametrize("epoch", [6, 8])
@@ -240,15 +255,7 @@ def test_a_transaction_of_which_nothing_tells_how_it_ended_is_taken_for_aborted(
 ) -> None:
     """Its marker is damaged, and the file has lost its entry: shown wrongly, its records would have been taken for true."""
     world = World(tmp_path)
-    world.log.apply_config(replace(CONFIG, index_interval_bytes=200))
-    world.log.roll(START_MS)
-    damaged = Path(world.log.active_segment.log.path)
-    ids = [30, 31][:producers]
-    firsts = [_transact(world, 5, producer) for producer in ids]
-    for producer, first in zip(ids, firsts, strict=True):
-        world.aborted.append((producer, first, _end(world, 6, commit=False, producer_id=producer)))
-    for _ in range(6):
-        world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    damaged, ids, firsts = _aborted_by_each(world, producers, 200)
     for producer in ids:
         first = _transact(world, epoch, producer)
         world.aborted.append((producer, first, _end(world, epoch + 1, commit=False, producer_id=producer)))
@@ -274,15 +281,7 @@ def test_more_damage_has_no_later_transaction_taken_for_aborted(
 ) -> None:
     """Between the markers that are lost and what their producers committed next."""
     world = World(tmp_path)
-    world.log.apply_config(replace(CONFIG, index_interval_bytes=100))
-    world.log.roll(START_MS)
-    damaged = Path(world.log.active_segment.log.path)
-    ids = [30, 31][:producers]
-    firsts = [_transact(world, 5, producer) for producer in ids]
-    for producer, first in zip(ids, firsts, strict=True):
-        world.aborted.append((producer, first, _end(world, 6, commit=False, producer_id=producer)))
-    for _ in range(6):
-        world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    damaged, ids, _ = _aborted_by_each(world, producers, 100)
     for producer in ids:
         _transact(world, 6, producer)
     for producer in ids:
