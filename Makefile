@@ -30,10 +30,12 @@ $(VENV)/.created:
 	@$(PY) -m pip install -q -U pip
 	@touch $@
 
-# The package itself, editable, with its run-time dependencies; the extensions are built in place.
+# The package itself, editable, with its run-time dependencies; the extensions are built in place. The paths: setuptools' own finder comes
+# after all folders, and a program beside a clone that is called fastq would be given that folder for the package.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
 	@$(PY) -m pip install -q "setuptools>=77" "cython>=3.1"
 	@PYTHONWARNINGS="ignore:Editable installation" FASTQ_EXT=- $(PY) -m pip install -q --no-build-isolation -e .
+	@$(PY) -c 'import os, sysconfig; open(sysconfig.get_path("purelib") + "/fastq-sources.pth", "w").write(os.path.abspath("src") + "\n" + os.path.abspath("broker") + "\n")'
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.installed $(NATIVE)
