@@ -79,6 +79,11 @@ cdef class FrameReceiver:
         return self._body is not None or self._end > 0
 
     @property
+    def awaited_bytes(self):
+        """How many bytes of a large frame are not there yet; 0 outside one."""
+        return self._body_bytes - self._filled if self._body is not None else 0
+
+    @property
     def head(self):
         """The first bytes of the incomplete frame in the chunk, for a diagnosis."""
         return self._data[:min(self._end, HEAD_BYTES_MAX)]

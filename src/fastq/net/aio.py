@@ -12,21 +12,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import sys
 import weakref
 from asyncio import selector_events
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastq.errors import ClientClosed, ForkedClient, WrongEventLoop
+from fastq.net import low_water
 from fastq.net.addresses import Endpoint, lookup_in_thread
 from fastq.net.blocking import open_socket
 from fastq.net.connection import Connection, State
 from fastq.net.core import ClientCore
 from fastq.net.peers import Close, Connect, Resolve
-
-if TYPE_CHECKING:
-    import socket
 
 NEVER = float("inf")
 AGAIN_S = 1.0
@@ -305,7 +304,12 @@ class _Protocol(asyncio.BufferedProtocol):
         driver = self._driver
         core = driver.core
         now = core.clock()
-        self._connection.buffer_updated(nbytes, now)
+        connection = self._connection
+        connection.buffer_updated(nbytes, now)
+        if nbytes >= low_water.READ_BYTES_MIN or connection.awaits_much:
+            mark = low_water.change(connection)
+            if mark and connection.transport is not None:
+                connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, mark)
         # A connection that became ready asks for a turn by the deadline alone.
         if core.completions or core.effects or core.writable or core.deadline <= now:
             driver._turn()

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastq.errors import ClientClosed, ForkedClient
+from fastq.net import low_water
 from fastq.net.addresses import Endpoint, lookup_in_thread
 from fastq.net.connection import Connection, State
 from fastq.net.core import ClientCore
@@ -405,6 +406,10 @@ class BlockingDriver:
                     return True
                 got = True
                 connection.buffer_updated(count, clock())
+                if count >= low_water.READ_BYTES_MIN or connection.awaits_much:
+                    mark = low_water.change(connection)
+                    if mark:
+                        connection.transport.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, mark)
                 # A short read emptied the socket; a complete response is worth handing out first.
                 if count < len(buffer) or completions or connection.state is State.CLOSED:
                     break

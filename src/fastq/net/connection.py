@@ -114,8 +114,8 @@ class Connection:
 
     Invariants: `in_flight` holds the requests that wait for a response, oldest first; `outgoing` the buffers not yet taken
     by the system; in state CLOSED both are empty. `error` is why it was closed, or is to be, where there was no memory for that.
-    `answered_in_s` is how long the last answer took. `is_ready` says whether new requests may be sent: in state READY until it is
-    retired. `transport` is the driver's own handle and opaque here.
+    `answered_in_s` is how long the last answer took; `awaits_much` says that the socket has the mark of `low_water.py`. `is_ready` says
+    whether new requests may be sent: in state READY until it is retired. `transport` is the driver's own handle and opaque here.
     """
 
     __slots__ = (
@@ -131,6 +131,7 @@ class Connection:
         "_tls",
         "_unanswered",
         "answered_in_s",
+        "awaits_much",
         "broker",
         "error",
         "in_flight",
@@ -179,6 +180,7 @@ class Connection:
         self.versions: BrokerVersions | None = None
         self.last_used = now
         self.answered_in_s = 0.0
+        self.awaits_much = False
         self.phase_deadline = now + (phase_timeout_s or settings.phase_timeout_s)
         self.retire_at = NEVER
         self.is_ready = self.reached_ready = False
@@ -207,6 +209,11 @@ class Connection:
             and self._tls is None
             and not self._frames.is_mid_frame
         )
+
+    @property
+    def awaited_bytes(self) -> int:
+        """How many bytes of a large answer are still to be received; 0 where that is not known, and with TLS."""
+        return self._frames.awaited_bytes if self._tls is None else 0
 
     def exchange(self, descriptor: int, wait_s: float) -> tuple[int, int, int]:
         """On a connection that was idle before its one request was queued: `FrameReceiver.exchange`, whose words hold."""
