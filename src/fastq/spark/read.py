@@ -12,6 +12,7 @@ Source: Spark's KafkaDataConsumer.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from fastq.spark.worker import settle
 if TYPE_CHECKING:
     from fastq._native.columns import ConsumerBatch
     from fastq.consumer import Consumer
+    from fastq.metadata import TopicPartition
     from fastq.spark.options import SourceOptions
     from fastq.spark.planning import OffsetRange
 
@@ -137,7 +139,7 @@ def _what_is_left(options: SourceOptions, consumer: Consumer, wanted: OffsetRang
     Raises DataLoss when that is not to be."""
     tp = wanted.tp
     position = consumer.position(tp)
-    first, end = consumer.beginning_offsets([tp])[tp], consumer.end_offsets([tp])[tp]
+    first, end = _bounds(consumer, tp)
     what = (
         f"{wanted} cannot be read: {error}"
         if first <= position <= end
@@ -146,6 +148,14 @@ def _what_is_left(options: SourceOptions, consumer: Consumer, wanted: OffsetRang
     report_data_loss(options.fail_on_data_loss, what, topic=tp.topic, partition=tp.partition)
     consumer.seek(tp, max(position, first))
     return _ends(wanted, min(wanted.end, end), -1)
+
+
+def _bounds(consumer: Consumer, tp: TopicPartition) -> tuple[int, int]:
+    """Where the log begins and ends. Meanwhile the partition may say by itself, too, that it cannot go on from its position: once, as it
+    does not try then."""
+    while True:
+        with contextlib.suppress(OffsetOutOfRange):
+            return consumer.beginning_offsets([tp])[tp], consumer.end_offsets([tp])[tp]
 
 
 def _check_end(options: SourceOptions, consumer: Consumer, wanted: OffsetRange) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from consumer_fakes import SocketCluster
 
+from fastq.consumer import Consumer
+from fastq.errors import OffsetOutOfRange
 from fastq.metadata import TopicPartition
 from fastq.spark import read
 from fastq.spark.offsets import DataLoss
@@ -63,6 +67,28 @@ def test_records_that_a_leader_has_not_are_lost(cluster: SocketCluster, kept: in
     with pytest.raises(DataLoss, match=said):
         seen += [value for batch in batches for value in batch.column("value").to_pylist()]
     assert b"other" not in seen
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_loss_that_is_told_twice_is_one(cluster: SocketCluster, fail: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partition's own check against its new leader may end while the loss that the reader has met is looked into."""
+    look_up, told = Consumer.beginning_offsets, []
+
+    def beginning_offsets(self: Consumer, *args: Any, **options: Any) -> dict[TopicPartition, int]:
+        if not told:
+            told.append(1)
+            self._fetcher._errors.append(OffsetOutOfRange("truncated", topic=TP.topic, partition=TP.partition))
+        return look_up(self, *args, **options)
+
+    monkeypatch.setattr(Consumer, "beginning_offsets", beginning_offsets)
+    options, wanted = task(cluster, fail=fail)
+    elect(cluster, 50, 0)
+    with pytest.raises(DataLoss, match="up to offset 50 only") if fail else nullcontext():
+        found = [
+            value for batch in read.read_range(options, ["value"], wanted) for value in batch.column(0).to_pylist()
+        ]
+        assert found == [b"v%d" % n for n in range(50)]
+    assert told
 
 
 @pytest.mark.parametrize("kept", [50, ROWS - 50])
