@@ -183,6 +183,7 @@ def iter_verified(
         )
         if believed:
             yield header, memoryview(b"".join((data[: CRC_FROM - 4], crc.to_bytes(4, "big"), data[CRC_FROM:])))
+            end = header.next_offset
 
 
 def check_range(segment: Segment, position: int, batch: BatchHeader | BatchBounds) -> None:

@@ -297,6 +297,34 @@ def test_more_damage_has_no_later_transaction_taken_for_aborted(
     world.settle()
 
 
+def _flip_bit_of_checksum(log: Path, number: int, bit: int) -> None:
+    position = [position for position, _ in iter_headers(log.read_bytes(), strict=True)][number]
+    data = bytearray(log.read_bytes())
+    data[position + 17 + bit // 8] ^= 1 << bit % 8
+    log.write_bytes(data)
+
+
+@pytest.mark.parametrize("stop", [None, "clean", "crash"])
+def test_a_batch_that_is_believed_parts_the_damage_before_it_from_that_behind(tmp_path: Path, stop: str | None) -> None:
+    """The two would count as the one before it, and a marker that is lost behind it as none: its aborted records would be told as committed
+    ones."""
+    world = _of_close_entries(tmp_path)
+    damaged = Path(world.log.active_segment.log.path)
+    world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    world.aborted.append((30, _transact(world, 5), _end(world, 6, commit=False)))
+    world.log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    world.aborted.append((30, _transact(world, 6), _end(world, 7, commit=False)))
+    path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
+    _roll_and_stop(world, stop)
+    for number in (0, 2):
+        _damage_batch(damaged, number, "checksum")
+    _flip_bit_of_checksum(damaged, 1, 5)
+    DAMAGES["empty"](path)
+    if stop is not None:
+        world.begin()
+    world.settle()
+
+
 @pytest.mark.parametrize("stop", [None, "clean", "crash"])
 @pytest.mark.parametrize("bit", [0, 13, 31])
 @pytest.mark.parametrize("commit", [True, False])
@@ -316,10 +344,7 @@ def test_a_marker_of_which_one_bit_of_the_checksum_is_wrong_is_believed(
     stable = world.log.last_stable_offset
     path = Path(world.log.active_segment.path_of(TXN_INDEX_SUFFIX))
     _roll_and_stop(world, stop)
-    position = [position for position, _ in iter_headers(damaged.read_bytes(), strict=True)][1]
-    data = bytearray(damaged.read_bytes())
-    data[position + 17 + bit // 8] ^= 1 << bit % 8
-    damaged.write_bytes(data)
+    _flip_bit_of_checksum(damaged, 1, bit)
     DAMAGES["empty"](path)
     if stop is not None:
         for snapshot in path.parent.glob("*.snapshot"):
