@@ -409,19 +409,26 @@ class LogMoves:
         if piece is None and write_back is None:
             return
         truncations = move.log.truncations
-        came: list[bytes | Exception] = []
+        came: list[bytes | Exception] = [b""]
 
         def work() -> None:
             try:
                 if write_back is not None:
                     write_back()
-                came.append(b"" if piece is None else piece.read())
-            except (OSError, CorruptSegment) as error:
-                came.append(error)
+                if piece is not None:
+                    came[0] = piece.read()
+            except Exception as error:  # whatever it is, it is for `_not_read` to judge: nobody else hears of it
+                came[0] = error
 
         move.busy = True
         self._in_hand += 1
-        self._run(work, lambda: self._came(move, truncations, came))
+        try:
+            self._run(work, lambda: self._came(move, truncations, came))
+        except BaseException:
+            if move.busy:  # nobody comes with the piece: the next tick has it read again
+                move.busy = False
+                self._in_hand -= 1
+            raise
 
     def _run(self, work: Callable[[], None], done: Callable[[], None]) -> None:
         loop = self._loop
@@ -471,6 +478,10 @@ class LogMoves:
 
     def _not_read(self, move: LogMove, error: Exception) -> None:
         """A piece cannot be read: at a shortage the next tick tries it again."""
+        if isinstance(error, MemoryError):
+            return
+        if not isinstance(error, OSError | CorruptSegment):
+            failures.report(f"moving {move.log.name}", error)
         if not (isinstance(error, OSError) and is_shortage(error) and not is_full(error)):
             self._give_up(move, f"a piece of it cannot be read: {error}")
 

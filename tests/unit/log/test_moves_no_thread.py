@@ -1,13 +1,15 @@
-"""A move of a log for whose pieces no thread can be had: it goes on, and each piece counts once."""
+"""A move of a log for whose pieces no thread, or no memory, can be had: it goes on, and each piece counts once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastq_broker.log import LogSlice
 from test_dir_moves import KEY, opened, read_all, write
 
 
@@ -47,6 +49,50 @@ def test_a_piece_that_no_thread_could_be_begun_for_counts_once(tmp_path: Path, e
             due, queue[:] = list(queue), []
             for call in due:
                 call()
+        assert 0 <= manager.moves._in_hand <= 2
+        manager.tick()
+        manager.flusher.wait()
+    assert log.dir is manager.dirs[1] and not manager.moves.moves
+    assert manager.moves._in_hand == 0
+    assert read_all(log) == values
+
+
+def _short_of(moments: int, work: Callable[..., Any]) -> Callable[..., Any]:
+    """`work`, for which there is no memory the first times."""
+    left = [MemoryError() for _ in range(moments)]
+
+    def call(*arguments: Any) -> Any:
+        if left:
+            raise left.pop()
+        return work(*arguments)
+
+    return call
+
+
+@pytest.mark.parametrize("what", ["a piece", "the threads", "a turn of the loop"])
+def test_a_piece_for_which_there_is_no_memory_is_read_again(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as in hand for ever: its move never ended, and once as many were lost as may be in hand no other did."""
+    manager, threads = opened(tmp_path), Threads()
+    calls: list[Callable[[], object]] = []
+    loop: Any = SimpleNamespace(call_soon=calls.append, call_soon_threadsafe=calls.append)
+    begin: Callable[..., Any] = lambda count, name: threads  # noqa: E731
+    manager.moves.attach(loop, _short_of(3, begin) if what == "the threads" else begin)
+    log = manager.create(*KEY)
+    values = write(log, 600)
+    manager.moves.begin(log, manager.dirs[1])
+    if what == "a piece":
+        monkeypatch.setattr(LogSlice, "read", _short_of(3, LogSlice.read))
+    elif what == "a turn of the loop":
+        loop.call_soon = _short_of(1, calls.append)
+        threads.error = RuntimeError("can't start new thread")
+    for _ in range(60):
+        for queue in (threads.jobs, calls):
+            due, queue[:] = list(queue), []
+            for call in due:
+                with suppress(MemoryError):  # of which a thread's pool tells nobody
+                    call()
         assert 0 <= manager.moves._in_hand <= 2
         manager.tick()
         manager.flusher.wait()
