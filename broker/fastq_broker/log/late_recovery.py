@@ -25,6 +25,7 @@ from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .failures import failures
 from .files import FdBudget
+from .half_done import no_memory
 from .index_rebuild import IndexRebuilds
 from .log_dir import LogDir
 from .partition_log import PartitionLog
@@ -110,17 +111,25 @@ class LateRecovery:
         except RuntimeError as error:  # no thread can be started
             self._thread = None
             raise log.dir.refuse("beginning a thread", log.path, OSError(errno.EAGAIN, str(error))) from None
-        logger.warning("%s is recovered while the broker serves; until then it is refused", log.path)
-        log.recovering = error_for_code(
-            ErrorCode.REPLICA_NOT_AVAILABLE,
-            "the log was not whole and is being recovered",
-            topic=log.topic,
-            partition=log.partition,
-            hint="Try it again; the broker's log says how far it is",
-        )
-        self._under_way[log] = progress, future
-        future.add_done_callback(partial(self._done, log, own, log_dir))
-        return log.recovering
+        try:
+            refusal = error_for_code(
+                ErrorCode.REPLICA_NOT_AVAILABLE,
+                "the log was not whole and is being recovered",
+                topic=log.topic,
+                partition=log.partition,
+                hint="Try it again; the broker's log says how far it is",
+            )
+            logger.warning("%s is recovered while the broker serves; until then it is refused", log.path)
+            self._under_way[log] = progress, future
+            future.add_done_callback(partial(self._done, log, own, log_dir))
+        except BaseException:  # nobody would hear of its end: who touches the log next has it begun anew, behind this one
+            self._under_way.pop(log, None)
+            progress.stop()
+            future.cancel()
+            log.clean = False  # it may be half made anew
+            raise
+        log.recovering = refusal
+        return refusal
 
     def stop(self, log: PartitionLog) -> None:
         """Recover a log no more: its directory gets another name. Waits for the thread to let go of it, a megabyte at most."""
@@ -165,6 +174,9 @@ class LateRecovery:
             return
         except KafkaError as error:
             log.failure = error.with_traceback(None)
+            return
+        except MemoryError as error:  # which passes
+            log.dir.refuse("recovering a log", log.path, no_memory(error))
             return
         except Exception as error:
             failures.report(f"recovering {log.path}", error)

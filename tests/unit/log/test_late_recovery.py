@@ -8,7 +8,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +369,34 @@ def test_a_mistake_of_ours_is_not_made_again_and_again(tmp_path: Path, monkeypat
     with pytest.raises(KafkaStorageError, match="ZeroDivisionError"):
         served.log.load()
     assert len(told) == 1 and "recovering" in told[0] and not served.thread.jobs
+
+
+@pytest.mark.parametrize("where", ["to hear of the thread", "in the thread"])
+def test_a_recovery_for_which_there_is_no_memory_is_begun_anew(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused until the next start: nobody heard of the thread's end, or what passes was taken for a mistake."""
+
+    def no_memory(*arguments: object) -> None:
+        raise MemoryError
+
+    damaged(tmp_path / "data", "the tail is none")
+    served = Served(tmp_path / "data")
+    with monkeypatch.context() as short:
+        if where == "in the thread":
+            short.setattr(RecoveryProgress, "begin", no_memory)
+            with pytest.raises(ReplicaNotAvailable):
+                served.log.load()
+        else:
+            short.setattr(Future, "add_done_callback", no_memory)
+            with pytest.raises(MemoryError):
+                served.log.load()
+        served.recover()
+    assert not served.log.loaded and not served.logs.offline_dirs
+    with pytest.raises(ReplicaNotAvailable):
+        served.log.load()
+    served.recover()
+    assert served.log.log_end_offset == COUNT + COUNT // 10
 
 
 def test_who_looks_after_all_logs_passes_one_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
