@@ -217,7 +217,7 @@ class TransactionShard:
             return
         self._kept = True
         for txn in decided:
-            if self._is_current(txn):
+            if self._is_current(txn) and not self._goes_on(txn.transactional_id):
                 logger.info(
                     "%s: writing the markers of a transaction in state %s", txn.transactional_id, txn.state.label
                 )
@@ -326,7 +326,7 @@ class TransactionShard:
         """Abort the transactions that have been open for too long; answers how many. Called now and then."""
         reports.attempt("going by what was loaded", self._wait_kept)
         for name, txn in list(self._decided.items()):
-            if self._kept and not (name in self._ending or name in self._writing or name in self._retries):
+            if self._kept and not self._goes_on(name):
                 self._begin_end(txn)
         for handle in list(self._retries.values()):
             if isinstance(handle, _Untimed):
@@ -526,6 +526,10 @@ class TransactionShard:
         if before is not None:  # of markers that were half asked for, and have ended all the same
             before.cancel()
         self._wake(transactional_id)
+
+    def _goes_on(self, transactional_id: str) -> bool:
+        """Whether something is under way that ends a decided transaction: begun twice, its markers might come behind its end."""
+        return any(transactional_id in each for each in (self._ending, self._writing, self._retries))
 
     def _is_current(self, txn: Transaction) -> bool:
         """Whether the partition is still here and nothing has happened to the transaction."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -368,6 +369,33 @@ def test_a_decision_that_was_loaded_gets_its_markers_once_the_next_coordinator_w
     bench.turn()
     assert bench.world.markers == [(A, 1000, 1, "PrepareCommit")]
     assert bench.state() == "CompleteCommit"
+
+
+def test_a_decision_that_was_loaded_is_carried_out_once_however_often_it_is_known_to_be_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round of markers that goes on while another has ended the transaction could end its producer's next one."""
+    producer = begun(bench)
+    bench.context.durable = False
+    assert bench.end(*producer, True) is None
+    bench.restart()
+    bench.context.finish_appends(error_for_code(20, "fewer are in sync by now"))
+    rounds: list[object] = []
+    monkeypatch.setattr(bench.world, "write_markers", lambda *round_: rounds.append(round_))
+    ask = bench.context.when_durable
+
+    def without_memory(on_done: Callable[[KafkaError | None], None]) -> None:
+        ask(on_done)
+        raise MemoryError
+
+    with monkeypatch.context() as short:
+        short.setattr(bench.context, "when_durable", without_memory)
+        bench.shard.abort_timed_out()
+    for _ in range(3):
+        bench.context.finish_appends()
+        bench.turn()
+        bench.shard.abort_timed_out()
+    assert len(rounds) == 1
 
 
 def test_an_addition_that_was_loaded_lets_a_batch_in_once_the_next_coordinator_would_have_it(bench: Bench) -> None:
