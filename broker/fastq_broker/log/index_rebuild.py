@@ -190,6 +190,7 @@ class AbortsRebuild:
         self._begun_ms = [each.rebuilt_ms for each in self._sources]
         following = log.segments[len(self._sources) :]
         self._end_offset = following[0].base_offset if following else log.log_end_offset
+        self._open = None if following else log.producers.open_since()
         self._made: list[CompletedTransaction] = []
         self._beside: str | None = None
 
@@ -198,7 +199,8 @@ class AbortsRebuild:
         log, own = cast("PartitionLog", self.log), self._segments[-1]
         report = RecoveryReport(on_read=self._look_up)
         producers = ProducerState(log.name, expiration_ms=log.producer_expiration_ms)
-        load_snapshot(log, producers, producer_snapshots(log), own.base_offset)
+        snapshots = producer_snapshots(log)
+        load_snapshot(log, producers, snapshots, own.base_offset)
         bases = {each.base_offset for each in holding(self._segments, producers.end_offset, own.base_offset)}
         self._needed = [each for each in self._sources if each.base_offset in bases]
         for number, each in enumerate(self._sources[:-1]):
@@ -206,7 +208,7 @@ class AbortsRebuild:
                 end = self._segments[number + 1].base_offset
                 replay(log, producers, self._segments, producers.end_offset, end, report)
                 self._have_read(each, self._segments[number])
-        find_aborts(log, own, producers, self._made, self._end_offset, report)
+        find_aborts(log, own, producers, self._made, self._end_offset, snapshots, self._open, report)
         self._look_up(0)
         if self._made:  # here, where it may wait for the disk
             data = encode_completed(self._made)

@@ -282,6 +282,10 @@ class ProducerState:
         found = [(producer_id, self._producers[producer_id]) for producer_id in self._ongoing]
         return [(producer_id, entry.epoch, entry.coordinator_epoch) for producer_id, entry in found]
 
+    def open_since(self) -> dict[int, int]:
+        """The first offset of each transaction that is open, by its producer."""
+        return dict(self._ongoing)
+
     def leave_below(self, start: int) -> None:
         """Take transactions of which all records lie below `start` for ended: of one that goes on, what comes next is the first."""
         for producer_id in list(self._ongoing):

@@ -5,7 +5,8 @@ Rules
 - A batch whose checksum is wrong, by more than a bit of it, says nothing of producers, which the log names. It may have been a marker: a
   transaction that was open before it has ended where its producer comes with a later epoch, in a load, and in appends that come after it.
 - A transaction index that is damaged is made again from the batches of its segment, and where one of them is damaged from what it says
-  itself of those from there on.
+  itself of those from there on. That a transaction has ended at a marker that is lost its producer's next batch tells, or a snapshot that
+  was made behind it, or the log that is in use.
 - Where neither it nor its marker tells any more whether a transaction was aborted, it is taken for aborted, which is said: what is hidden
   is still there for who reads uncommitted records, what is shown wrongly has been taken for true.
 Source: ProducerStateManager, LogLoader.
@@ -17,7 +18,8 @@ import logging
 import os
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -85,7 +87,8 @@ def rebuild_aborts(
     if producers.end_offset < segment.base_offset:
         replay(log, producers, segments, producers.end_offset, segment.base_offset, heard)
     following = [each.base_offset for each in segments if each.base_offset > segment.base_offset]
-    find_aborts(log, segment, producers, made, following[0] if following else NO_UPPER if end is None else end, heard)
+    end_offset = following[0] if following else NO_UPPER if end is None else end
+    find_aborts(log, segment, producers, made, end_offset, snapshots, None, heard)
     segment.hold_aborts(made)
     log.durability.unsettle(segment.base_offset)
 
@@ -96,30 +99,79 @@ def find_aborts(
     producers: ProducerState,
     found: list[CompletedTransaction],
     end_offset: int,
+    snapshots: Sequence[int],
+    open_at_end: Mapping[int, int] | None,
     report: RecoveryReport,
 ) -> None:
     """Add the aborted transactions whose markers lie in a segment, below `end_offset`, by its batches and what was open at its begin. What
-    a damaged batch said, there or where `report` has found one before, the old file may still say."""
+    a damaged batch said, there or where `report` has found one before, the old file may still say. That one has ended there the snapshots
+    tell that come behind, and `open_at_end`: the first offsets, by their producers, of those that are open at its end; None: who knows."""
     lost: list[_Lost] = []
     ended: list[CompletedTransaction] = []
     damages: list[range] = []
     heard, end = report.damaged_last, segment.base_offset
+    later = deque(sorted(offset for offset in snapshots if segment.base_offset < offset <= end_offset))
     for header, data in _readable(log.files, segment, 0, report, "rebuilding the transaction index"):
         if heard != report.damaged_last:
             heard = producers.damaged_at = report.damaged_last
             damages.append(range(end, header.base_offset))
         end = header.next_offset
+        while later and later[0] <= header.base_offset:
+            lost += _ended_before(log, producers, later.popleft(), damages)
         if header.producer_id >= 0:
             since = _last_offset_of(producers, header.producer_id) if damages else -1
             replay_batch(producers, header, data, found.append, log.clock(), ended.append)
             while ended:
                 lost.append(_Lost(ended.pop(), since, len(damages)))
+    if end_offset != NO_UPPER:
+        if heard != report.damaged_last:
+            damages.append(range(end, end_offset))
+        end = end_offset
+    while later and later[0] <= end:
+        lost += _ended_before(log, producers, later.popleft(), damages)
+    if open_at_end is not None:
+        lost += _not_among(open_at_end, producers, damages)
     if report.damaged_at != NO_UPPER:
         path = segment.path_of(TXN_INDEX_SUFFIX)
         told = txn_index.entries_from(log.files, path, segment.base_offset, report.damaged_at, end_offset)
         known_to = txn_index.known_to(log.files, path, segment.base_offset, end_offset)
         found += _presumed(path, lost, damages, found, told, known_to)
         found[:] = _merged(found, told, report.damaged_at)
+
+
+def _ended_before(
+    log: PartitionLog, producers: ProducerState, offset: int, damages: Sequence[range]
+) -> Sequence[_Lost]:
+    """The transactions that were open by the batches read so far, and are not by the snapshot at `offset`, which counts from there on.
+    Raises OSError."""
+    if not damages:
+        return ()
+    told = ProducerState(producers.where, expiration_ms=producers.expiration_ms)
+    try:
+        data = log.files.read_file(_snapshot_path(log, offset))
+        told.decode(data, offset, log.clock())
+    except (FileNotFoundError, CorruptSnapshot):  # a load says so
+        return ()
+    lost = _not_among(told.open_since(), producers, damages)
+    producers.decode(data, offset, log.clock())
+    return lost
+
+
+def _not_among(known: Mapping[int, int], producers: ProducerState, damages: Sequence[range]) -> list[_Lost]:
+    """The transactions that are open by the batches read so far and not known to be, as they have ended at damage."""
+    return [
+        _Lost(
+            CompletedTransaction(producer_id, first, damages[-1].stop - 1, False, first),
+            _last_offset_of(producers, producer_id),
+            len(damages),
+        )
+        for producer_id, first in producers.open_since().items()
+        if damages and known.get(producer_id) != first
+    ]
+
+
+def _snapshot_path(log: PartitionLog, offset: int) -> str:
+    return os.path.join(log.path, f"{offset:020d}{SNAPSHOT_SUFFIX}")
 
 
 def _last_offset_of(producers: ProducerState, producer_id: int) -> int:
@@ -131,8 +183,8 @@ def _last_offset_of(producers: ProducerState, producer_id: int) -> int:
 
 
 class _Lost(NamedTuple):
-    """A transaction whose marker is lost, the offset of its last batch, and how many damages of the segment came before its producer's next
-    one: the marker was in those of them that are behind the last, or in a segment before."""
+    """A transaction whose marker is lost, the offset of its last batch, and how many damages of the segment came before what tells that it
+    has ended: the marker was in those of them that are behind the last, or in a segment before."""
 
     transaction: CompletedTransaction
     last_offset: int
@@ -290,7 +342,7 @@ def load_producers(
 def load_snapshot(log: PartitionLog, producers: ProducerState, snapshots: list[int], end: int) -> None:
     """Load the latest readable snapshot at or below `end`; without one the state is empty as of the log's begin."""
     for offset in sorted((offset for offset in snapshots if offset <= end), reverse=True):
-        path = os.path.join(log.path, f"{offset:020d}{SNAPSHOT_SUFFIX}")
+        path = _snapshot_path(log, offset)
         try:
             producers.decode(log.files.read_file(path), offset, log.clock())
             return
@@ -379,4 +431,4 @@ def remove_stray_snapshots(log: PartitionLog, snapshots: list[int], segments: li
     keep = {segment.base_offset for segment in segments} | set(valid[-1:])
     for offset in snapshots:
         if offset not in keep:
-            log.files.remove_if_exists(os.path.join(log.path, f"{offset:020d}{SNAPSHOT_SUFFIX}"))
+            log.files.remove_if_exists(_snapshot_path(log, offset))
