@@ -122,9 +122,7 @@ class LateRecovery:
             logger.warning("%s is recovered while the broker serves; until then it is refused", log.path)
             self._under_way[log] = progress, future
             future.add_done_callback(partial(self._done, log, own, log_dir))
-        except (
-            BaseException
-        ):  # nobody would hear of its end: who touches the log next has it begun anew, behind this one
+        except BaseException:  # nobody would hear of its end: who touches the log next has it begun anew
             self._under_way.pop(log, None)
             progress.stop()
             future.cancel()
