@@ -27,8 +27,9 @@ from .log import failures
 from .replicas import Replica
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from .config_keys import ConfigValue
     from .controller import Controller, MetadataDelta, MetadataImage, TopicImage
     from .controller.image import PartitionImage
     from .log import LogDir, LogManager, PartitionLog
@@ -205,7 +206,6 @@ class Partitions:
         overrides = image.topic_configs(topic.name)
         defaults = self._controller.topic_defaults
         values = defaults.resolve(overrides) if overrides else defaults.values
-        min_insync_replicas = int(values["min.insync.replicas"])
         for number, partition_image in enumerate(topic.partitions):
             replica = self._replicas.get(topic.name, number)
             if self._replicas.node_id not in partition_image.replicas:
@@ -229,9 +229,7 @@ class Partitions:
                     self._replicas.note_failure(topic.name, topic.topic_id, number)
                     self._try_again(topic, self._logs.get(topic.name, number))
                     continue
-                replica = self._add_replica(log, topic, number)
-                replica.apply_config(log.config, min_insync_replicas)
-                self._throttles.follow(replica, values)
+                replica = self._add_replica(log, topic, number, values)
             try:
                 moved = replica.apply(partition_image)
             except KafkaError as error:  # the others are served
@@ -254,10 +252,23 @@ class Partitions:
         if log is not None and log.failure is None and log.dir.offline is None:
             self._kept_shut.add(topic.name)
 
-    def _add_replica(self, log: PartitionLog, topic: TopicImage, number: int) -> Replica:
+    def _add_replica(
+        self, log: PartitionLog, topic: TopicImage, number: int, values: Mapping[str, ConfigValue]
+    ) -> Replica:
+        """The table gets it once it is whole: one that is there is never made anew, whatever there was no memory for."""
         replica = Replica(log, topic.name, topic.topic_id, number, self._replicas.replication)
-        self._replicas.add(replica)
-        log.on_advance(partial(self._purgatory.advanced, replica))
+        advanced: Callable[[PartitionLog], None] | None = None
+        try:
+            replica.apply_config(log.config, int(values["min.insync.replicas"]))
+            self._throttles.follow(replica, values)
+            advanced = partial(self._purgatory.advanced, replica)
+            log.on_advance(advanced)
+            self._replicas.add(replica)
+        except BaseException:
+            log.remove_listener(replica.wake)
+            if advanced is not None:
+                log.remove_listener(advanced)
+            raise
         return replica
 
     def _give_up(self, replica: Replica) -> None:

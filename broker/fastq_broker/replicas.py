@@ -115,7 +115,7 @@ class Replica:
         self.leader_epoch, self.leader_id = image.leader_epoch, image.leader
         try:
             self.shared.apply(image)
-        except KafkaError:
+        except (KafkaError, MemoryError):
             if self.log.failure is None and self.log.dir.offline is None:
                 self.leader_epoch, self.leader_id = before
             raise
@@ -209,10 +209,10 @@ class ReplicaTable:
 
     def add(self, replica: Replica) -> None:
         partitions = self.by_name.setdefault(replica.topic.encode(), {})
-        partitions[replica.partition] = replica
         self.by_id[replica.topic_id] = partitions
         if self._without_log:
             self._without_log -= {(replica.topic.encode(), replica.partition), (replica.topic_id, replica.partition)}
+        partitions[replica.partition] = replica  # what there is no memory for before is done when it is added again
 
     def get(self, topic: str, partition: int) -> Replica | None:
         return self.by_name.get(topic.encode(), {}).get(partition)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from failing_allocations import AllocationsFail
 from fastq_broker.controller.image import MetadataImage, PartitionImage, TopicImage
 from fastq_broker.handlers import describe_producers
 from fastq_broker.log import LogConfig
 from fastq_broker.partitions import Partitions
+from fastq_broker.purgatory import Purgatory
 from fastq_broker.replicas import Replica, ReplicaTable
+from fastq_broker.throttles import FOLLOWER_REPLICAS, LEADER_REPLICAS, ReplicationThrottles
 
 from fastq.errors import KafkaStorageError
 from fastq.protocol.messages import DescribeProducersRequest
@@ -178,3 +183,75 @@ def test_a_topic_that_fails_keeps_no_other_from_being_opened_again(caplog: pytes
     assert sorted(followed) == names[:3]
     assert not partitions.open_again()
     assert "a mistake" in caplog.text
+
+
+class Log:
+    """What a replica has need of."""
+
+    config, unmade, failure, name = LogConfig(), False, None, "topic-0"
+
+    def __init__(self) -> None:
+        self.dir = SimpleNamespace(offline=None)
+        self.listeners: tuple[object, ...] = ()
+
+    def on_advance(self, callback: object) -> None:
+        self.listeners = (*self.listeners, callback)
+
+    def remove_listener(self, callback: object) -> None:
+        self.listeners = tuple(known for known in self.listeners if known != callback)
+
+    def share(self, shared: bool) -> None: ...
+
+    def assign_leader_epoch(self, epoch: int) -> None: ...
+
+
+def test_a_replica_is_whole_whichever_allocations_fail_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was in the table without what follows was never completed: appends woke no fetch that waited, and fewer in sync than
+    min.insync.replicas asks for took an append."""
+    monkeypatch.setattr(logging.getLogger("fastq_broker.log.failures"), "disabled", True)
+    values = {"min.insync.replicas": "2", LEADER_REPLICAS: ["*"], FOLLOWER_REPLICAS: ["*"]}
+    topic = TopicImage("topic", ID, (PartitionImage(1, 3, 0, (1, 2), (1,), ()),))
+    image = SimpleNamespace(topics_by_name={"topic": topic}, topic_configs=lambda name: {})
+    defaults = SimpleNamespace(values=values, log_config_of=lambda overrides: LogConfig())
+    settings: Any = SimpleNamespace(node_id=1, replication_quota_window_num=11, replication_quota_window_size_seconds=1)
+    failed = 0
+    for first in range(200):
+        log, table, throttles = Log(), ReplicaTable(node_id=1), ReplicationThrottles(settings, lambda: 0)
+        partitions = Partitions(
+            SimpleNamespace(image=image, topic_defaults=defaults, directory_ids=()),  # type: ignore[arg-type]
+            SimpleNamespace(dirs=(), create=lambda *asked, log=log: log, get=lambda *key: None),  # type: ignore[arg-type]
+            table,
+            Purgatory(SimpleNamespace()),  # type: ignore[arg-type]
+            throttles,
+        )
+        partitions.on_placed = lambda replica, image: None
+        with suppress(MemoryError), AllocationsFail(first):
+            partitions._attempt_to_follow(image, topic)  # type: ignore[arg-type]
+        replica = table.get("topic", 0)
+        failed += replica is None
+        partitions._attempt_to_follow(image, topic)  # type: ignore[arg-type]
+        replica = table.get("topic", 0)
+        assert replica is not None and table.by_id[ID][0] is replica, f"allocation {first}"
+        assert replica.under_min_isr and replica.leader_id == 1, f"allocation {first}"
+        assert len(log.listeners) == 2, f"allocation {first}"
+        assert throttles.leader.keys == {(ID, 0)}, f"allocation {first}"
+    assert failed > 5
+
+
+@pytest.mark.parametrize("error", [MemoryError(), KafkaStorageError("no descriptor for now")])
+def test_a_replica_does_not_lead_before_it_could_begin_to(error: Exception) -> None:
+    """Who asked was told that it leads, and its log had no epoch of it."""
+    short = [error]
+
+    def apply(image: PartitionImage) -> None:
+        if short:
+            raise short.pop()
+
+    replica = Replica(Log(), "topic", ID, 0, SimpleNamespace())  # type: ignore[arg-type]
+    replica.shared = SimpleNamespace(apply=apply)  # type: ignore[assignment]
+    image = PartitionImage(1, 3, 0, (1, 2), (1, 2), ())
+    with pytest.raises(type(error)):
+        replica.apply(image)
+    assert replica.leader_id == -1
+    assert replica.apply(image), "who waits here has to look again"
+    assert replica.leader_id == 1
