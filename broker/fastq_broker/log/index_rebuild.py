@@ -190,7 +190,7 @@ class AbortsRebuild:
         self._begun_ms = [each.rebuilt_ms for each in self._sources]
         following = log.segments[len(self._sources) :]
         self._end_offset = following[0].base_offset if following else log.log_end_offset
-        self._open = None if following else log.producers.open_since()
+        self._open = None if following else cast("PartitionLog", log).producers.open_since()
         self._made: list[CompletedTransaction] = []
         self._beside: str | None = None
 
