@@ -116,7 +116,9 @@ class Replica:
         try:
             self.shared.apply(image)
         except (KafkaError, MemoryError):
-            if self.log.failure is None and self.log.dir.offline is None:
+            # That another node leads holds at once, whatever fails: what was taken from now on would be lost.
+            led_here = self._replication is not None and image.leader == self._replication.node_id
+            if led_here and self.log.failure is None and self.log.dir.offline is None:
                 self.leader_epoch, self.leader_id = before
             raise
         return new_epoch

@@ -1,7 +1,8 @@
 """Partitions that other nodes have too: carries out, for one log each, what the partition's machine decides.
 
 Rules
-- What the metadata, followers, the log and the controller say goes to the machine; its effects are done at once, in order.
+- What the metadata, followers, the log and the controller say goes to the machine; its effects are done at once, in order. What fails of
+  those of the metadata, for want of memory, is done when it is applied again, as the machine has none twice.
 - Who waits for all in sync is answered in the order of offsets, once the high watermark is there, or when this node stops leading.
 - A callback that raises keeps no other waiting.
 Sources: ReplicaManager, DelayedProduce.
@@ -10,7 +11,7 @@ Sources: ReplicaManager, DelayedProduce.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
@@ -103,7 +104,7 @@ class SharedPartition:
     Invariants: while it is not ended its log is `shared`, and it is in `Replication.partitions`; only a leader has anybody waiting.
     """
 
-    __slots__ = ("_acks", "_deletions", "_key", "_log", "_number", "_replica", "_replication", "machine")
+    __slots__ = ("_acks", "_deletions", "_key", "_left", "_log", "_number", "_replica", "_replication", "machine")
 
     def __init__(self, replica: Replica, replication: Replication) -> None:
         self._replica = replica
@@ -113,6 +114,7 @@ class SharedPartition:
         self._acks: list[Acknowledgement] = []
         self._deletions: list[tuple[int, Waiter]] = []
         self._number = 0
+        self._left: list[Effect] = []  # of the metadata, not done yet
         self.machine = Partition(
             replication.node_id,
             replication.broker,
@@ -144,12 +146,27 @@ class SharedPartition:
         """Follow the metadata. Raises KafkaStorageError when this node is to lead and the log cannot be read."""
         leads = image.leader == self._replication.node_id
         ends = self._ends() if leads else NOT_LOADED
-        before = self.machine.isr.committed
+        before, epoch = self.machine.isr.committed, self.machine.leader_epoch
         effects = self.machine.apply(image, ends, self._replication.monotonic_ms())
+        if self.machine.leader_epoch != epoch:  # but for who is to be sent away, what is left is of the past
+            self._left = [effect for effect in self._left if isinstance(effect, StoppedLeading)] if self._left else []
+        self._left = self._left + effects if self._left else effects
         self._count_moves(before)
         if self.machine.isr.pending is None:
             self._replication.alter.forget(self._key)  # the metadata was faster than the question
-        self._do(effects)
+        try:
+            self._do(self._to_do())
+        except MemoryError:
+            raise
+        except BaseException:
+            self._left = []
+            raise
+
+    def _to_do(self) -> Iterator[Effect]:
+        """What is left, each of which is there until it is done."""
+        while self._left:
+            yield self._left[0]
+            del self._left[0]
 
     def configure(self, min_insync_replicas: int) -> None:
         self._do(self.machine.configure(min_insync_replicas, self._replication.monotonic_ms()))
@@ -196,7 +213,7 @@ class SharedPartition:
 
     # -- what is to be done
 
-    def _do(self, effects: list[Effect]) -> None:
+    def _do(self, effects: Iterable[Effect]) -> None:
         replica, replication = self._replica, self._replication
         replica.under_min_isr = self.machine.is_under_min_isr
         for effect in effects:

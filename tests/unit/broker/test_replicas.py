@@ -247,7 +247,7 @@ def test_a_replica_does_not_lead_before_it_could_begin_to(error: Exception) -> N
         if short:
             raise short.pop()
 
-    replica = Replica(Log(), "topic", ID, 0, SimpleNamespace())  # type: ignore[arg-type]
+    replica = Replica(Log(), "topic", ID, 0, SimpleNamespace(node_id=1))  # type: ignore[arg-type]
     replica.shared = SimpleNamespace(apply=apply)  # type: ignore[assignment]
     image = PartitionImage(1, 3, 0, (1, 2), (1, 2), ())
     with pytest.raises(type(error)):
@@ -255,3 +255,7 @@ def test_a_replica_does_not_lead_before_it_could_begin_to(error: Exception) -> N
     assert replica.leader_id == -1
     assert replica.apply(image), "who waits here has to look again"
     assert replica.leader_id == 1
+    short.append(error)
+    with pytest.raises(type(error)):
+        replica.apply(image._replace(leader=2, leader_epoch=4))
+    assert replica.leader_id == 2, "and no longer than another is to lead"

@@ -84,6 +84,36 @@ def test_a_produce_whose_refusal_cannot_be_made_has_its_connection_closed(
     assert told == ["Produce failed: MemoryError('none left')"]
 
 
+@pytest.mark.parametrize("moments", [1, 2])
+def test_what_there_was_no_memory_to_do_as_another_leads_is_done_when_that_is_said_again(
+    tmp_path: Path, moments: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition's machine says it once: a node followed nobody until the next leader epoch, or led without one in its log."""
+    bench = Bench(tmp_path, nodes=3)
+    bench.settle()
+    placed = bench.placed._replace(leader=2, leader_epoch=7, partition_epoch=bench.placed.partition_epoch + 1)
+
+    def no_memory(*arguments: object) -> None:
+        raise MemoryError
+
+    for node in bench.nodes.values():
+        with monkeypatch.context() as short:
+            short.setattr(node.replication, "follow", no_memory)
+            for _ in range(moments):
+                with pytest.raises(MemoryError):
+                    node.replica.apply(placed)
+        assert node.table.leader("events", 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER, (
+            "the new one leads not yet, the old no more"
+        )
+    bench.placed = placed._replace(partition_epoch=placed.partition_epoch - 1)
+    bench.publish()
+    answer = bench.nodes[2].produce(b"a")
+    bench.settle()
+    assert (answer.done, answer.code) == (True, 0)
+    for node in bench.nodes.values():
+        assert (node.values(), node.log.epochs.entries()[-1]) == ([b"a"], (7, 0))
+
+
 def test_when_its_time_is_over_a_produce_is_told_so_and_the_records_stay(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     answer = bench.nodes[1].produce(b"a", timeout_ms=100)
