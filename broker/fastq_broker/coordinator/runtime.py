@@ -122,7 +122,7 @@ class CoordinatorRuntime(Generic[S]):
     # --- leadership ---
 
     def follow(self) -> None:
-        """Load what the metadata has this node lead, unload the rest. Called at the start and after each change of the metadata."""
+        """Load what the metadata has this node lead, unload the rest. Called at the start, after changes of the metadata, now and then."""
         if self._closed:
             return
         ports = self._ports

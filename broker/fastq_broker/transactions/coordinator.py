@@ -107,6 +107,8 @@ class TransactionCoordinator:
         return (txn for shard in self.runtime.shards() for txn in shard.transactions.values())
 
     def _abort_late(self) -> None:
+        # What could not be begun to be loaded may have a transaction to end whose client is gone, so that nobody asks for it.
+        failures.attempt("following who coordinates transactions", self.runtime.follow)
         for shard in self.runtime.shards():
             failures.attempt("aborting transactions that are late", shard.abort_timed_out)
 

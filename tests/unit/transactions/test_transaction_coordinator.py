@@ -80,6 +80,30 @@ async def opened(broker: Broker) -> Transaction:
     return txn
 
 
+@pytest.mark.parametrize("state", ["torn", "waiting", "nowhere"])
+def test_a_partition_that_could_not_be_begun_to_be_loaded_is_without_being_asked_for(
+    tmp_path: Path, state: str
+) -> None:
+    """For want of memory: the transaction of a client that is gone stood, and with it who reads what is committed, until the next change
+    of the metadata."""
+
+    async def test(broker: Broker) -> None:
+        await opened(broker)
+        runtime = broker.transactions.runtime
+        partition = runtime.partition_for("id")
+        shard = runtime.shard_of(partition)
+        if state == "torn":
+            runtime._active[partition][0].closed = True
+        else:
+            runtime.unload(partition)
+            runtime._waiting += [partition] if state == "waiting" else []
+        while (found := runtime.shard_of(partition)) is None:
+            await asyncio.sleep(0.005)
+        assert found is not shard and found.transactions["id"].state.label == "Ongoing"
+
+    run(tmp_path, test, transaction_abort_timed_out_transaction_cleanup_interval_ms="10")
+
+
 @pytest.mark.parametrize("heard", [True, False])
 def test_a_node_that_no_controller_hears_ends_no_producer(tmp_path: Path, heard: bool) -> None:
     """Another node may coordinate by now, with a transaction that this one knows nothing of: its refusal was the producer's end."""
