@@ -97,7 +97,7 @@ def test_a_partition_that_could_not_be_begun_to_be_loaded_is_without_being_asked
         else:
             runtime.unload(partition)
             runtime._waiting += [partition] if state == "waiting" else []
-        while (found := runtime.shard_of(partition)) is None:
+        while (found := runtime.shard_of(partition)) is None:  # noqa: ASYNC110 - it is not to be asked for
             await asyncio.sleep(0.005)
         assert found is not shard and found.transactions["id"].state.label == "Ongoing"
 
