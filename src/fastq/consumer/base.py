@@ -288,20 +288,20 @@ class ConsumerBase(Interruptible):
         """Send a request; by `exchange` (the blocking driver's) what the application waits for and that is encoded here."""
         core = self._core
         node_id, api_key, build, decode, done, timeout_s, versions = outgoing
-        if api_key in HEARTBEAT_APIS and self._liveness is not None:
-            self._liveness.sent()
-
-        told, failed = self._told(), False
-
-        # Without a reference to the consumer, which nobody may have any more when the answer comes.
-        def completed(response: Any, error: FastqError | None) -> None:
-            if failed:
-                return
-            done(response, error, core.clock())
-            if told is not None:
-                told()
-
+        failed = False
         try:
+            if api_key in HEARTBEAT_APIS and self._liveness is not None:
+                self._liveness.sent()
+            told = self._told()
+
+            # Without a reference to the consumer, which nobody may have any more when the answer comes.
+            def completed(response: Any, error: FastqError | None) -> None:
+                if failed:
+                    return
+                done(response, error, core.clock())
+                if told is not None:
+                    told()
+
             if decode is None:
                 core.send(
                     node_id,

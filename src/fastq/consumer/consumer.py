@@ -18,6 +18,8 @@ from fastq.consumer.base import K, Partition, Topics, V
 from fastq.consumer.calls import ConsumerCalls, Steps, Tell, Wait
 from fastq.consumer.committable import Committable
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig
+from fastq.consumer.effects import Outgoing
+from fastq.consumer.fetcher import NOT_SENT
 from fastq.consumer.group.commits import Commit
 from fastq.consumer.group.heartbeat import Beat, HeartbeatThread
 from fastq.consumer.group.listener import Callback
@@ -459,24 +461,28 @@ class Consumer(ConsumerCalls, Generic[K, V]):
 
         self._follow_life()
         for outgoing in group.heartbeats(now, self._core.can_send):
-            beat = object()
-            self._beats.add(beat)
-            over = partial(self._beats.discard, beat)
-
-            def done(
-                response: Any,
-                error: FastqError | None,
-                at: float,
-                then: Any = outgoing.done,
-                over: Callable[[], None] = over,
-            ) -> None:
-                over()
-                then(response, error, at)
-
-            self._send(outgoing._replace(done=done))
+            try:
+                counted = self._counted(outgoing)
+            except BaseException:  # no memory: it counts as sent
+                outgoing.done(None, NOT_SENT, now)
+                raise
+            self._send(counted)
         wait_s = group.next_heartbeat(now)
         unreachable = wait_s is not None and wait_s <= 0
         return Beat(bool(self._beats) or unreachable, wait_s)
+
+    def _counted(self, outgoing: Outgoing) -> Outgoing:
+        """A request of the thread of heartbeats, which looks for its answer until it is there."""
+        beat = object()
+        over, then = partial(self._beats.discard, beat), outgoing.done
+
+        def done(response: Any, error: FastqError | None, at: float) -> None:
+            over()
+            then(response, error, at)
+
+        counted = outgoing._replace(done=done)
+        self._beats.add(beat)
+        return counted
 
     # -- positions
 

@@ -192,7 +192,12 @@ class OffsetQuery:
                     self._passing(tp, partial(no_leader, self.metadata, *tp), LeaderNotAvailable, now)
                 else:
                     nodes[leader.node_id].append(tp)
-        return [self._ask(node_id, tps) for node_id, tps in nodes.items() if can_send(node_id)]
+        ready = [(node_id, tps) for node_id, tps in nodes.items() if can_send(node_id)]
+        out = [self._ask(node_id, tps) for node_id, tps in ready]
+        self._asked = self._asked.union(
+            *(tps for _, tps in ready)
+        )  # once they are made: there may be no memory for all of them
+        return out
 
     def _look_for_topics(self, now: float) -> None:
         """Those that the cluster says it does not have, and since when."""
@@ -203,7 +208,6 @@ class OffsetQuery:
             self.error = unknown_topic(min(late))
 
     def _ask(self, node_id: int, tps: list[TopicPartition]) -> Outgoing:
-        self._asked.update(tps)
         targets = []
         for tp in tps:
             found = self.metadata.partition(*tp)

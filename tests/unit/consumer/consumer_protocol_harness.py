@@ -86,7 +86,7 @@ class Harness:
 
     def beat(self) -> ConsumerGroupHeartbeatRequest | None:
         """What is sent now, if anything."""
-        out = self.member.requests(self.now, lambda node: True)
+        out = list(self.member.requests(self.now, lambda node: True))
         assert len(out) <= 1
         if not out:
             return None

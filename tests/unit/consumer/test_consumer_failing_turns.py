@@ -17,7 +17,9 @@ from fastq.consumer import async_consumer
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.group import heartbeat
 from fastq.consumer.group.coordinator import Coordinator
+from fastq.consumer.offsets import OffsetQuery
 from fastq.errors import ConnectionFailed
+from fastq.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata, TopicPartition
 from fastq.protocol.messages import HeartbeatRequest
 
 
@@ -144,6 +146,46 @@ def test_a_request_that_cannot_be_sent_is_told_once_to_who_made_it(told_as_well:
     assert [type(error) for error in told] == [ConnectionFailed] and told[0].retriable
     consumer._core.send = send
     consumer.close()
+
+
+def test_a_request_that_nothing_can_be_readied_for_is_told_to_who_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there was no memory for what is called at its answer nobody was told."""
+    consumer: Any = Consumer(bootstrap_servers="127.0.0.1:1", group_id="g")
+    told: list[Any] = []
+    message = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    out = Outgoing(-1, 12, lambda version: message, None, lambda response, error, now: told.append(error))
+    monkeypatch.setattr(consumer, "_told", no_memory)
+    consumer._send(out)
+    assert [type(error) for error in told] == [ConnectionFailed]
+    monkeypatch.undo()
+    consumer._group.membership = SimpleNamespace(due=False, next_heartbeat=lambda now: None, leave=lambda reason: [])
+    consumer._group.heartbeats = lambda now, can_send: iter([out])
+    monkeypatch.setattr(consumer, "_follow_life", lambda: None)
+    monkeypatch.setattr(consumer, "_counted", no_memory)
+    with pytest.raises(MemoryError):
+        consumer._beat()
+    assert [type(error) for error in told] == [ConnectionFailed] * 2 and not consumer._beats
+    consumer._group.membership = None
+    consumer.close()
+
+
+def test_offsets_that_could_not_be_asked_for_of_all_brokers_are_asked_for_later() -> None:
+    """Those of the first ones counted as asked for."""
+    outcomes = []
+    for first in range(200):
+        metadata = ClusterMetadata()
+        metadata.topics = {"t": TopicMetadata("t", partitions=(PartitionMetadata(0, 1), PartitionMetadata(1, 2)))}
+        metadata.nodes = {node: Node(node, "broker", node) for node in (1, 2)}
+        updater: Any = SimpleNamespace(requests=0, answered=0)
+        query = OffsetQuery(
+            metadata, updater, {TopicPartition("t", 0): 0, TopicPartition("t", 1): 0}, False, cast(Any, None)
+        )
+        out: list[Outgoing] = []
+        with suppress(MemoryError), AllocationsFail(first):
+            out = query.requests(0.0, lambda node_id: True)
+        outcomes.append(bool(out))
+        assert len(query.requests(0.0, lambda node_id: True)) == (0 if out else 2), f"allocation {first}"
+    assert not all(outcomes) and outcomes[-1]
 
 
 def test_a_coordinator_that_there_is_no_memory_to_look_up_is_looked_up_later() -> None:

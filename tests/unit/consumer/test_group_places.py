@@ -92,11 +92,11 @@ def test_a_member_whose_protocol_is_refused_loses_what_it_has_before_it_falls_ba
         harness.beat()
         harness.answer(ErrorCode.UNSUPPORTED_VERSION)
         place = GroupMetadata("g", 9, member.member_id)
-        assert session.requests(harness.now, lambda node: False) == []
+        assert list(session.requests(harness.now, lambda node: False)) == []
         assert session.take_error() is None and session.group_metadata() == place
         assert consumer.poll(timeout=0) == []
         assert lost == [TP] and consumer.assignment() == []
-        session.requests(harness.now, lambda node: False)
+        assert not list(session.requests(harness.now, lambda node: False))
         assert isinstance(session.membership, ClassicMember)
         assert session.group_metadata() == place, "until it is in another generation"
         assert session.take_error() is None
@@ -116,7 +116,7 @@ def test_a_topic_that_the_refused_member_misses_is_no_trouble_of_the_classic_one
             harness.later()
             harness.beat()
             harness.answer(code, epoch=9, assigned={U: [0]})
-            session.requests(harness.now, lambda node: False)
+            assert not list(session.requests(harness.now, lambda node: False))
             missing = [doing for _, doing in session.coordinator.troubles.open]  # type: ignore[misc]
             assert (TAKEN in missing) == (code == 0)
         assert isinstance(session.membership, ClassicMember)
@@ -142,7 +142,7 @@ def test_a_member_that_the_coordinator_takes_at_last_does_not_fall_back() -> Non
         harness.answer(epoch=12, assigned={T: [0]})
         harness.carry_out()
         assert member.owned == {TP}
-        session.requests(harness.now, lambda node: False)
+        assert not list(session.requests(harness.now, lambda node: False))
         assert session.membership is member
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -242,17 +242,18 @@ class ClassicMember:
 
     # -- what to send
 
-    def requests(self, now: float, can_send: CanSend) -> list[Outgoing]:
-        """What to send now."""
+    def requests(self, now: float, can_send: CanSend) -> Iterator[Outgoing]:
+        """What to send now. A request counts as sent once it is made: there may be no memory for it, nor for the one after it."""
         out = self.heartbeats(now, can_send)
+        while out:  # which takes no memory
+            yield out.pop()
         if not self.coordinator.known or now < self._retry_at:
-            return out
+            return
         if self.state is State.UNJOINED and not self._changes:
             if can_send(self.coordinator.node_id):
-                out.append(self._join())
+                yield self._join()
         elif self.state is State.ASSIGNING and self._topics_known(now) and can_send(self.coordinator.node_id):
-            out.append(self._assign_and_sync())
-        return out
+            yield self._assign_and_sync()
 
     def heartbeats(self, now: float, can_send: CanSend) -> list[Outgoing]:
         """The heartbeat that is due, or the farewell of a member whose application is gone."""
@@ -265,8 +266,7 @@ class ClassicMember:
             self.coordinator.lost(now, "no heartbeat was answered within session_timeout_ms")
         if self._beating or now < self._beat_at or not self.coordinator.known or not can_send(self.coordinator.node_id):
             return []
-        self._beating = True
-        self._beat_at = now + self.config.heartbeat_interval_ms / 1000
+        beat_at = now + self.config.heartbeat_interval_ms / 1000
         request = HeartbeatRequest(
             group_id=self.group_id,
             generation_id=self.generation,
@@ -274,7 +274,9 @@ class ClassicMember:
             group_instance_id=self.config.group_instance_id,
         )
         attempt = self._attempt
-        return [self._outgoing(HEARTBEAT_API, request, lambda r, e, t: self._beaten(attempt, r, e, t))]
+        out = [self._outgoing(HEARTBEAT_API, request, lambda r, e, t: self._beaten(attempt, r, e, t))]
+        self._beating, self._beat_at = True, beat_at
+        return out
 
     def next_wakeup(self, now: float) -> float | None:
         """Seconds until something is due."""
@@ -380,10 +382,7 @@ class ClassicMember:
             self._reset(LOST_GENERATION if self.config.group_instance_id is not None else LOST_ID)
 
     def _join(self) -> Outgoing:
-        self.state = State.JOINING
-        self._attempt += 1
-        attempt = self._attempt
-        config = self.config
+        attempt, config = self._attempt + 1, self.config
         request = JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=config.session_timeout_ms,
@@ -398,9 +397,11 @@ class ClassicMember:
             reason=self._reason[:255],
         )
         timeout_s = max(config.request_timeout_ms, config.max_poll_interval_ms) / 1000 + JOIN_GRACE_S
-        return self._outgoing(
+        out = self._outgoing(
             JOIN_GROUP_API, request, lambda r, e, t: self._joined(attempt, r, e, t), timeout_s=timeout_s
         )
+        self.state, self._attempt = State.JOINING, attempt
+        return out
 
     def _metadata_for(self, assignor: Assignor) -> bytes:
         topics = self._subscription.topics
@@ -505,8 +506,6 @@ class ClassicMember:
             self._group_counts = self._counts(self.group_topics)
             if protocol:
                 assignments = self._assignments(self.assignors[protocol], members)
-        self._leading = None
-        self.state = State.SYNCING
         attempt = self._attempt
         request = SyncGroupRequest(
             group_id=self.group_id,
@@ -518,9 +517,11 @@ class ClassicMember:
             assignments=assignments,
         )
         timeout_s = max(self.config.request_timeout_ms, self.config.max_poll_interval_ms) / 1000 + JOIN_GRACE_S
-        return self._outgoing(
+        out = self._outgoing(
             SYNC_GROUP_API, request, lambda r, e, t: self._synced(attempt, r, e, t), timeout_s=timeout_s
         )
+        self.state, self._leading = State.SYNCING, None
+        return out
 
     def _assignments(
         self, assignor: Assignor, members: Mapping[str, MemberSubscription]
@@ -530,6 +531,8 @@ class ClassicMember:
             found = check_assignment(assignor, topics, members, assignor.assign(topics, members))
         except FastqError as problem:
             self._error, found = problem, {}
+        except MemoryError:
+            raise  # the next turn assigns: what nobody is given nobody reads, until the group rebalances again
         except Exception as problem:
             self._error = InconsistentGroupProtocol(
                 f"the assignor {assignor.name!r} failed: {problem!r}; no partition was assigned", group=self.group_id
@@ -556,25 +559,22 @@ class ClassicMember:
             self.state = State.UNJOINED
             self._pause(now, "a malformed assignment")
             return
+        target = frozenset(partitions)
+        taken = self.owned - target
+        steps = [Change(ChangeKind.ASSIGN, ordered(target - self.owned))]
+        if taken:
+            steps.insert(0, Change(ChangeKind.REVOKE, ordered(taken)))
+        self.assignors[self._protocol].on_assignment(partitions, self.generation)
         self._failures = 0
         self.coordinator.came_through(JOINED, now)
         self._beat_at, self._beat_answered_at = now + self.config.heartbeat_interval_ms / 1000, now
-        self.state, self._target = State.STABLE, frozenset(partitions)
-        self.assignors[self._protocol].on_assignment(partitions, self.generation)
-        taken = self.owned - self._target
-        if taken:
-            self._changes.append(Change(ChangeKind.REVOKE, ordered(taken)))
-            if self.cooperative:
-                self._again = self._again or "it gave up partitions for others"
-        self._changes.append(Change(ChangeKind.ASSIGN, ordered(self._target - self.owned)))
-        logger.info(
-            "group %s: member %s has %d partitions in generation %d (%s)",
-            self.group_id,
-            self.member_id,
-            len(self._target),
-            self.generation,
-            self._protocol,
-        )
+        # What fails from here on does not make it an attempt that has failed: it would join again with what it begins to read.
+        steps = [*self._changes, *steps]
+        self.state, self._target, self._attempt, self._changes = State.STABLE, target, attempt + 1, deque(steps)
+        if taken and self.cooperative:
+            self._again = self._again or "it gave up partitions for others"
+        given = "group %s: member %s has %d partitions in generation %d (%s)"
+        logger.info(given, self.group_id, self.member_id, len(target), self.generation, self._protocol)
 
     def _check_topics(self) -> None:
         """The metadata changed: the leader has the group rebalance when there are other partitions to assign."""

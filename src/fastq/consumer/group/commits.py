@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice, takewhile
 
 from fastq._native.commit_path import decode_commit_response, encode_commit_request
 from fastq.consumer.effects import Outgoing
@@ -103,7 +104,7 @@ class Committer:
         self._restamped = restamped
         self._on_committed = on_committed
         self._waiting: deque[Commit] = deque()
-        self._under_way: list[Commit] = []
+        self._under_way: Sequence[Commit] = ()
         self._retry_at = 0.0
         self._failures = 0
 
@@ -148,24 +149,23 @@ class Committer:
         if not waiting:
             return []
         for commit in [commit for commit in waiting if commit.deadline <= now]:
+            error = commit.last_error or self._timed_out(commit)
             waiting.remove(commit)
-            commit.finish(commit.last_error or self._timed_out(commit))
+            commit.finish(error)
             self.coordinator.given_up(COMMITTED)
         coordinator = self.coordinator
         if self._under_way or not waiting or now < self._retry_at or not coordinator.known:
             return []
         if not can_send(coordinator.node_id):
             return []
-        first = waiting.popleft()
-        self._under_way.append(first)
-        who, offsets, ids = first.who, first.offsets, first.ids
-        while waiting and waiting[0].who == who:
-            commit = waiting.popleft()
-            self._under_way.append(commit)
+        who, offsets, ids = waiting[0].who, waiting[0].offsets, waiting[0].ids
+        commits = list(takewhile(lambda commit: commit.who == who, waiting))
+        for commit in commits[1:]:
             offsets, ids = {**offsets, **commit.offsets}, {**ids, **commit.ids}
+        left = deque(islice(waiting, len(commits), None))
         low, high = COMMIT_VERSIONS
         by_id = ZERO_UUID not in ids.values()
-        return [
+        out = [
             Outgoing(
                 coordinator.node_id,
                 OFFSET_COMMIT_API,
@@ -176,11 +176,13 @@ class Committer:
                 (low, high if by_id else COMMIT_BY_ID - 1),
             )
         ]
+        self._under_way, self._waiting = commits, left  # once it is made: there may be no memory for it
+        return out
 
     def fail_all(self, error: FastqError) -> None:
         """Nothing of what waits or is on its way will be heard of."""
         commits = [*self._under_way, *self._waiting]
-        self._under_way, self._waiting = [], deque()
+        self._under_way, self._waiting = (), deque()
         for commit in commits:
             commit.finish(error)
 
@@ -193,16 +195,25 @@ class Committer:
         )
 
     def _done(self, codes: Mapping[TopicPartition, int] | None, error: FastqError | None, now: float) -> None:
-        """The error of each partition that the answer names, or that there was none."""
-        commits, self._under_way = self._under_way, []
+        """The error of each partition that the answer names, or that there was none. What fails inside is told again, as an error: all
+        that is not finished by then ends with that."""
+        again = self._unfinished(codes, error, now)
+        if again:
+            self._again(again, error, now)
+        self._under_way = ()
+
+    def _unfinished(
+        self, codes: Mapping[TopicPartition, int] | None, error: FastqError | None, now: float
+    ) -> Sequence[Commit]:
+        """Finish what is on its way, but for what is to be sent again."""
+        commits = self._under_way
         if codes is None:
             self.coordinator.lost(now, f"OffsetCommit failed: {error}")
-            if error is not None and not error.retriable:
-                for commit in commits:
-                    commit.finish(error)
-                return
-            self._again(commits, error, now)
-            return
+            if error is None or error.retriable:
+                return commits
+            for commit in commits:
+                commit.finish(error)
+            return ()
         all_good = not any(codes.values())
         if all_good:
             self._failures = 0
@@ -215,8 +226,7 @@ class Committer:
                 commit.finish(None)
             elif self._judge(commit, codes, now):
                 again.append(commit)
-        if again:
-            self._again(again, None, now)
+        return again
 
     def _judge(self, commit: Commit, codes: Mapping[TopicPartition, int], now: float) -> bool:
         """Finish a commit, or answer True for one that is to be sent again."""
@@ -246,12 +256,12 @@ class Committer:
         self.coordinator.refused(COMMITTED, error, now)
         return True
 
-    def _again(self, commits: list[Commit], error: FastqError | None, now: float) -> None:
+    def _again(self, commits: Sequence[Commit], error: FastqError | None, now: float) -> None:
         self._failures += 1
         self._retry_at = now + self.coordinator.pause_s(self._failures)
-        for commit in reversed(commits):
+        for commit in commits:
             commit.last_error = error or commit.last_error
-            self._waiting.appendleft(commit)
+        self._waiting = deque((*commits, *self._waiting))
 
 
 def commit_body(offsets: Offsets, who: GroupMetadata, ids: Mapping[TopicPartition, bytes], version: int) -> bytes:
@@ -312,8 +322,9 @@ class CommittedQuery:
             return []
         if not can_send(coordinator.node_id):
             return []
-        self._asked = True
-        return [Outgoing(coordinator.node_id, OFFSET_FETCH_API, self._build, None, self._done, versions=FETCH_VERSIONS)]
+        out = [Outgoing(coordinator.node_id, OFFSET_FETCH_API, self._build, None, self._done, versions=FETCH_VERSIONS)]
+        self._asked = True  # once it is made: there may be no memory for it
+        return out
 
     def _build(self, version: int) -> OffsetFetchRequest:
         topics = by_topic(self.partitions).items()

@@ -24,7 +24,7 @@ import logging
 import random
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from fastq.consumer.config import ConsumerConfig
@@ -125,6 +125,9 @@ class _Said(NamedTuple):
     parts: Parts | None = None
 
 
+NOTHING_SAID = _Said()
+
+
 class ConsumerProtocolMembership:
     """One member; `Membership` has the contract.
 
@@ -166,7 +169,7 @@ class ConsumerProtocolMembership:
         self._target: Parts | None = None
         self._change: Change | None = None
         self._changing: Parts = frozenset()
-        self._said = _Said()
+        self._said = NOTHING_SAID
         self._in_flight = 0  # the number of the heartbeat on its way, or 0
         self._numbers = 0
         self._due = 0.0
@@ -246,12 +249,8 @@ class ConsumerProtocolMembership:
         """The step is done. One that was overtaken, as all is lost by now, is part of what is lost."""
         if change is not self._change:
             return
-        changing = self._changing
-        self._change, self._changing = None, frozenset()
-        if change.kind is ChangeKind.ASSIGN:
-            self._owned |= changing
-        else:
-            self._owned -= changing
+        changing, self._change, self._changing = self._changing, None, frozenset()
+        self._owned = self._owned | changing if change.kind is ChangeKind.ASSIGN else self._owned - changing
         self._names = {topic: self._names[topic] for topic, _ in self._owned}
         if self.state is State.FENCED:
             self._go(State.JOINING)
@@ -291,7 +290,7 @@ class ConsumerProtocolMembership:
         logger.debug("group %s: member %s leaves: %s", self.group_id, self.member_id, reason)
         self._subscription = Subscription()
         self._begin_leave()
-        return [self._heartbeat(0.0)] if self.state is State.LEAVING and self.coordinator.known else []
+        return self._heartbeat(0.0) if self.state is State.LEAVING and self.coordinator.known else []
 
     def _begin_leave(self) -> None:
         if self.state is State.FATAL:
@@ -324,20 +323,22 @@ class ConsumerProtocolMembership:
         overdue = max(0.0, self._polled_at + self.config.max_poll_interval_ms / 1000 - now)
         return overdue if wakeup is None else min(overdue, wakeup)
 
-    def requests(self, now: float, can_send: CanSend) -> list[Outgoing]:
+    def requests(self, now: float, can_send: CanSend) -> Iterator[Outgoing]:
         """The heartbeat that is due, if one is."""
+        out: list[Outgoing] = []
         if self.state in _MEMBER:
             self._reconcile()
-            return self.heartbeats(now, can_send)
-        if self.next_wakeup(now) == 0 and self.coordinator.known and can_send(self.coordinator.node_id):
-            return [self._heartbeat(now)]
-        return []
+            out = self.heartbeats(now, can_send)
+        elif self.next_wakeup(now) == 0 and self.coordinator.known and can_send(self.coordinator.node_id):
+            out = self._heartbeat(now)
+        while out:  # which takes no memory
+            yield out.pop()
 
     def heartbeats(self, now: float, can_send: CanSend) -> list[Outgoing]:
         """The heartbeat that is due for a member in the group, or its farewell when the application is gone."""
         if self.next_heartbeat(now) != 0:
             return []
-        sendable = self.coordinator.known and can_send(self.coordinator.node_id)
+        node, sendable = self.coordinator.node_id, self.coordinator.known and can_send(self.coordinator.node_id)
         if self._polled_at is not None and now >= self._polled_at + self.config.max_poll_interval_ms / 1000:
             logger.warning(
                 "group %s: member %s was not polled within max_poll_interval_ms=%d and leaves; it joins again when it is polled",
@@ -346,11 +347,11 @@ class ConsumerProtocolMembership:
                 self.config.max_poll_interval_ms,
             )
             farewell = self.farewell()
+            out = [Outgoing(node, HEARTBEAT_API, lambda v: farewell, None, lambda r, e, t: None)] if sendable else []
             self.too_slow = True
             self.overdue()
-            node = self.coordinator.node_id
-            return [Outgoing(node, HEARTBEAT_API, lambda v: farewell, None, lambda r, e, t: None)] if sendable else []
-        return [self._heartbeat(now)] if sendable and not self._in_flight else []
+            return out
+        return self._heartbeat(now) if sendable and not self._in_flight else []
 
     def minimal(self) -> ConsumerGroupHeartbeatRequest:
         """The periodic heartbeat, which says nothing but that the member lives."""
@@ -367,16 +368,12 @@ class ConsumerProtocolMembership:
         request.member_epoch = LEAVE_EPOCH if self.config.group_instance_id is None else STATIC_LEAVE_EPOCH
         return request
 
-    def _heartbeat(self, now: float) -> Outgoing:
+    def _heartbeat(self, now: float) -> list[Outgoing]:
+        """The heartbeat. It counts as sent once it is made: there may be no memory for it."""
         leaving, owned, before = self.state is State.LEAVING, self._owned, self._said
         if self._change is not None and self._change.kind is ChangeKind.ASSIGN:
             owned |= self._changing  # the application may be reading them any moment
-        self._numbers += 1
-        number = self._in_flight = self._numbers
-        self._due = now + self.interval_s
-        said = before
-        if self.state is State.ACKNOWLEDGING:
-            self._go(State.STABLE if self._target is None or self._target == owned else State.RECONCILING)
+        number, due, said = self._numbers + 1, now + self.interval_s, before
 
         def build(version: int) -> ConsumerGroupHeartbeatRequest:
             nonlocal said
@@ -396,13 +393,20 @@ class ConsumerProtocolMembership:
             else:
                 if response.error_code == 0:
                     self._said = said
-                self._answered(response, now)
+                try:
+                    self._answered(response, now)
+                except Exception:
+                    self._said = NOTHING_SAID  # an assignment may be lost: who says all hears all
+                    raise
 
-        return Outgoing(self.coordinator.node_id, HEARTBEAT_API, build, None, done)
+        out = [Outgoing(self.coordinator.node_id, HEARTBEAT_API, build, None, done)]
+        if self.state is State.ACKNOWLEDGING:
+            self._go(State.STABLE if self._target is None or self._target == owned else State.RECONCILING)
+        self._numbers, self._in_flight, self._due = number, number, due
+        return out
 
     def _say(self, version: int, owned: Parts) -> _Said:
-        subscription = self._subscription
-        regex = None
+        subscription, regex = self._subscription, None
         if version >= REGEX_FROM and not self._matches_here:
             # A pattern here matches the beginning of a name; the coordinator matches whole names.
             regex = None if subscription.pattern is None else f"(?:{subscription.pattern})(?s:.*)"
@@ -412,8 +416,7 @@ class ConsumerProtocolMembership:
 
     def _request(self, before: _Said, said: _Said) -> ConsumerGroupHeartbeatRequest:
         """A heartbeat that says what of `said` is news after `before`."""
-        request = self.minimal()
-        joining = self.epoch == JOIN_EPOCH
+        request, joining = self.minimal(), self.epoch == JOIN_EPOCH
         if joining or said.rebalance_timeout_ms != before.rebalance_timeout_ms:
             request.rebalance_timeout_ms = said.rebalance_timeout_ms
         if joining or said.topics != before.topics:
@@ -435,7 +438,7 @@ class ConsumerProtocolMembership:
                 return
             if response.error_code == 0:
                 self.epoch = max(self.epoch, response.member_epoch)
-            self._said = _Said()
+            self._said = NOTHING_SAID
             self._due = 0.0
 
     def _answered(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
@@ -476,8 +479,8 @@ class ConsumerProtocolMembership:
         self._reconcile()
 
     def _reconcile(self, begin: bool = False) -> None:
-        """The next step towards the target: revoke, assign what the metadata knows, and say so. A change begins when the
-        application asks for it: until then a newer target may still replace it."""
+        """The next step towards the target: revoke, assign what the metadata knows, and say so. A change begins when the application
+        asks for it: until then a newer target may still replace it."""
         target = self._target
         if self.state is not State.RECONCILING or self._change is not None or target is None:
             return
@@ -511,8 +514,7 @@ class ConsumerProtocolMembership:
     # -- trouble
 
     def _failed(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
-        code = response.error_code
-        what = response.error_message or "the heartbeat was refused"
+        code, what = response.error_code, response.error_message or "the heartbeat was refused"
         error = group_error(code, what, self.who, broker=self.coordinator.label)
         reaction = REACTIONS.get(code, Reaction.AGAIN if error.retriable else Reaction.FATAL)
         logger.debug("group %s, member %s: %s, so it %s", self.group_id, self.member_id, error, reaction.value)
@@ -555,7 +557,7 @@ class ConsumerProtocolMembership:
         """The next heartbeat says all again, after a while."""
         self._attempts += 1
         self._due = now + self.coordinator.pause_s(self._attempts)
-        self._said = _Said()
+        self._said = NOTHING_SAID
 
     def _fenced(self, error: FastqError) -> None:
         logger.info("group %s: member %s is fenced and joins again: %s", self.group_id, self.member_id, error)
@@ -589,7 +591,7 @@ class ConsumerProtocolMembership:
         if self.epoch > 0:
             self.lost = self.who
         self.epoch = JOIN_EPOCH
-        self._said = _Said()
+        self._said = NOTHING_SAID
         self._target = None
         self._in_flight = 0
 

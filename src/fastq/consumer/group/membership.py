@@ -7,7 +7,7 @@ which partitions the member has; the consumer carries changes of them out, one a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
 from typing import Protocol
 
@@ -106,7 +106,7 @@ class Membership(Protocol):
     def subscribe(self, subscription: Subscription) -> None:
         """Want other topics; rejoins when they differ. An empty subscription has the member leave."""
 
-    def requests(self, now: float, can_send: CanSend) -> list[Outgoing]:
+    def requests(self, now: float, can_send: CanSend) -> Iterator[Outgoing]:
         """What to send now: joining, and what `heartbeats` answers."""
 
     def heartbeats(self, now: float, can_send: CanSend) -> list[Outgoing]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from fastq._native.consume import FetchedRecords
 from fastq.consumer.config import ConsumerConfig
@@ -296,14 +296,16 @@ class GroupSession:
 
     # -- what to send, and when
 
-    def requests(self, now: float, can_send: CanSend) -> list[Outgoing]:
-        """What to send now."""
+    def requests(self, now: float, can_send: CanSend) -> Iterator[Outgoing]:
+        """What to send now: each before the next one is made, as there may be no memory for that. Nor is any taken for what is made."""
         coordinator = self.coordinator
         if coordinator.known and not self.core.knows(coordinator.node_id):
             coordinator.lost(now, "the broker left the cluster")
         elif coordinator.known and self.core.failed_since(coordinator.node_id, coordinator.found_at):
             coordinator.lost(now, "it cannot be connected to")  # another broker may be the coordinator by now
         out = coordinator.requests(now, can_send) if self._needs_coordinator() else []
+        while out:
+            yield out.pop()
         if isinstance(self.membership, ConsumerProtocolMembership):
             self._serve(self.membership, now)
         if self.subscribed and self.polled and self.membership is None and coordinator.known and self._refused is None:
@@ -311,12 +313,15 @@ class GroupSession:
             if ready and can_send(coordinator.node_id):
                 self._choose()
         if self.membership is not None:
-            out += self.membership.requests(now, can_send)
+            yield from self.membership.requests(now, can_send)  # made before it makes anything
         self._ask_committed(now)
         if self._query is not None:
-            out += self._query.requests(now, can_send)
-        self._auto_commit(now)
-        return out + self.committer.requests(now, can_send)
+            out = self._query.requests(now, can_send)
+            while out:
+                yield out.pop()
+        out = self._committing(now, can_send)
+        while out:
+            yield out.pop()
 
     def _serve(self, member: ConsumerProtocolMembership, now: float) -> None:
         """What a member of the newer protocol needs beside its coordinator."""
@@ -332,13 +337,20 @@ class GroupSession:
             self.coordinator.refused(TAKEN, UnknownTopicId(group=self.coordinator.group_id), now)
             member.wants_metadata = None
 
-    def heartbeats(self, now: float, can_send: CanSend) -> list[Outgoing]:
-        """What keeps the membership alive and the finished offsets committed while the application is busy."""
+    def heartbeats(self, now: float, can_send: CanSend) -> Iterator[Outgoing]:
+        """What keeps the membership alive and the finished offsets committed while the application is busy; likewise."""
         if self.membership is None:
-            return []
-        out = self.coordinator.requests(now, can_send) + self.membership.heartbeats(now, can_send)
+            return
+        asked = (self.coordinator.requests, self.membership.heartbeats, self._committing)
+        for requests in asked:
+            out = requests(now, can_send)
+            while out:
+                yield out.pop()
+
+    def _committing(self, now: float, can_send: CanSend) -> list[Outgoing]:
+        """A commit, with what is due to be committed by itself."""
         self._auto_commit(now)
-        return out + self.committer.requests(now, can_send)
+        return self.committer.requests(now, can_send)
 
     def _needs_coordinator(self) -> bool:
         return (
