@@ -35,6 +35,7 @@ from .connection_states import (
     WIDE,
 )
 from .listeners import Accepted
+from .log import failures
 from .output import SocketWriter, TransportWriter
 
 if TYPE_CHECKING:
@@ -446,24 +447,30 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Serve the backlog, then read again."""
+        """Serve the backlog, then read again. What fails inside ends the connection, as where it is called by the transport: a request
+        that is taken out of the backlog is answered by nobody else."""
+        try:
+            self._serve_backlog()
+        except (DecodeError, ProtocolViolation) as error:
+            self.fail(self._describe(error))
+        except Exception as error:
+            failures.report("serving what waited on a connection", error)
+            self.fail(f"the broker failed: {error!r}")
+
+    def _serve_backlog(self) -> None:
         if self._waits or self._life == CLOSED:
             return
         backlog = self._backlog
         if backlog:
             self._backlog = bytearray()
-            try:
-                position = self._serve(backlog, 0, len(backlog))
-                if self._life == CLOSED:
-                    return
-                if self._waits:
-                    self._backlog = backlog[position:]
-                    return
-                if position < len(backlog):
-                    self._begin_frame(memoryview(backlog)[position:])
-            except (DecodeError, ProtocolViolation) as error:
-                self.fail(self._describe(error))
+            position = self._serve(backlog, 0, len(backlog))
+            if self._life == CLOSED:
                 return
+            if self._waits:
+                self._backlog = backlog[position:]
+                return
+            if position < len(backlog):
+                self._begin_frame(memoryview(backlog)[position:])
             if self._waits:
                 return
         if self._life == HALF_CLOSED or self._server.stopping:
@@ -477,11 +484,13 @@ class Connection(asyncio.BufferedProtocol, Accepted):
             self._input = PAUSED
             self._transport.pause_reading()
 
-    def _write_failed(self, error: OSError) -> None:
-        """The other side is gone, or a segment file cannot be read (then the log has said so): drop the connection."""
-        if not isinstance(error, (BrokenPipeError, ConnectionError)):
-            self._server.report_bad(self, f"cannot send: {error}")
-        self.abort()
+    def _write_failed(self, error: Exception) -> None:
+        """The other side is gone, a segment file cannot be read (then the log has said so), or there is no memory: drop the connection."""
+        try:
+            if not isinstance(error, (BrokenPipeError, ConnectionError)):
+                self._server.report_bad(self, f"cannot send: {error if isinstance(error, OSError) else repr(error)}")
+        finally:
+            self.abort()
 
     # --- ends ---
 
@@ -504,13 +513,15 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         pending, self.pending = self.pending, None
         self._waits &= ~ANSWER
         if pending is not None:
-            pending.cancel()
+            failures.attempt("ending a request whose connection is gone", pending.cancel)
 
     def fail(self, reason: str) -> None:
         """Close because of what the peer did, with one line in the log."""
         if self._life != CLOSED:
-            self._server.report_bad(self, reason)
-            self.abort()
+            try:
+                self._server.report_bad(self, reason)
+            finally:
+                self.abort()
 
     def stop(self) -> None:
         """Begin a graceful end: no more is read, the request in progress is answered, then the connection closes."""

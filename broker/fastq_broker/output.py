@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from .log.files import bring_in, is_absent
+from .log.tell_loop import tell_loop
 from .surroundings import start_threads
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class ReadAhead:
         self.cold_reads += 1
         untaken = [work]
 
-        def once() -> None:
+        def once(tell: Callable[[Callable[[], None]], object]) -> None:
             try:
                 mine = untaken.pop()
             except IndexError:
@@ -92,15 +93,12 @@ class ReadAhead:
             try:
                 mine()
             finally:
-                try:
-                    self._loop.call_soon_threadsafe(done)
-                except RuntimeError:
-                    pass  # the loop is closed: nobody waits any more
+                tell(done)
 
         try:
-            self._pool.submit(once)
+            self._pool.submit(once, partial(tell_loop, self._loop))
         except (RuntimeError, MemoryError):  # no thread can be started: then the loop waits for the disk
-            once()
+            once(self._loop.call_soon)
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread and await its result."""
@@ -192,7 +190,7 @@ class _QueuedWriter:
     )
 
     def __init__(
-        self, read_ahead: ReadAhead, on_drained: Callable[[], None], on_error: Callable[[OSError], None]
+        self, read_ahead: ReadAhead, on_drained: Callable[[], None], on_error: Callable[[Exception], None]
     ) -> None:
         self._queue: deque[Part] = deque()
         self._sent = 0
@@ -210,7 +208,11 @@ class _QueuedWriter:
         """Send or queue the parts; True when everything has gone to the kernel (or to TLS), or nothing goes anywhere any more."""
         if self._closed:
             return True
-        self._queue.extend(parts)
+        try:
+            self._queue.extend(parts)
+        except MemoryError as error:  # some of them may be in it
+            self._fail(error)
+            return True
         if len(self._queue) == len(parts):
             self._advance()
         return not self._queue
@@ -228,12 +230,17 @@ class _QueuedWriter:
     def _advance(self) -> None:
         """Send until the queue is empty or the other side is full; report an error once."""
         try:
-            self._send_queued()
-        except BlockingIOError:
-            self._wait_writable()
-        except OSError as error:
-            self._queue.clear()
-            self._on_error(error)
+            try:
+                self._send_queued()
+            except BlockingIOError:
+                self._wait_writable()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Send nothing more: an answer without what could not be sent, for want of memory too, would be taken for a whole one."""
+        self._queue.clear()
+        self._on_error(error)
 
     def _continue(self) -> None:
         """Go on after a wait, and tell the connection when all is out."""
@@ -253,8 +260,7 @@ class _QueuedWriter:
     def _go_on(self, problems: list[OSError]) -> None:
         self._warming = False
         if problems and not self._closed:
-            self._queue.clear()
-            self._on_error(problems[0])
+            self._fail(problems[0])
             return
         self._warmed = True
         self._continue()
@@ -297,7 +303,7 @@ class SocketWriter(_QueuedWriter):
         descriptor: int,
         read_ahead: ReadAhead,
         on_drained: Callable[[], None],
-        on_error: Callable[[OSError], None],
+        on_error: Callable[[Exception], None],
         descriptors: DescriptorCount,
     ) -> None:
         super().__init__(read_ahead, on_drained, on_error)
@@ -314,18 +320,18 @@ class SocketWriter(_QueuedWriter):
             data = parts[0]
             if type(data) is bytes and not self._closed:
                 try:
-                    sent = os.write(self._descriptor, data)
-                except BlockingIOError:
-                    sent = 0
-                except OSError as error:
-                    self._on_error(error)
-                    return True
-                if sent == len(data):
-                    return True
-                self._queue.append(data)
-                self._sent = sent
-                self._wait_writable()
-                return False
+                    try:
+                        sent = os.write(self._descriptor, data)
+                    except BlockingIOError:
+                        sent = 0
+                    if sent == len(data):
+                        return True
+                    self._queue.append(data)
+                    self._sent = sent
+                    self._wait_writable()
+                except Exception as error:
+                    self._fail(error)
+                return not self._queue
         return super().send(parts)
 
     def close(self) -> None:
@@ -342,11 +348,10 @@ class SocketWriter(_QueuedWriter):
         """The socket under a descriptor of its own; None when there is none to be had."""
         if self._socket is None and self._descriptors.take():
             try:
-                self._socket = socket.socket(fileno=os.dup(self._descriptor))
-            except OSError:
+                self._socket = _duplicate_of(self._descriptor)
+            except (OSError, MemoryError):
                 self._descriptors.give_back()
                 return None
-            self._socket.setblocking(False)
         return self._socket
 
     def _wait_writable(self) -> None:
@@ -453,6 +458,18 @@ class SocketWriter(_QueuedWriter):
         return sent
 
 
+def _duplicate_of(descriptor: int) -> socket.socket:
+    """A socket under another descriptor. Raises OSError."""
+    number = os.dup(descriptor)
+    try:
+        duplicate = socket.socket(fileno=number)
+    except BaseException:
+        os.close(number)
+        raise
+    duplicate.setblocking(False)
+    return duplicate
+
+
 def _check_end(piece: FileSlice, offset: int, size: int) -> None:
     """Raise OSError when a slice's file ends before the bytes to send: it was cut since, and no read-ahead brings them back."""
     end = os.fstat(piece.fd).st_size
@@ -513,7 +530,7 @@ class TransportWriter(_QueuedWriter):
         transport: asyncio.Transport,
         read_ahead: ReadAhead,
         on_drained: Callable[[], None],
-        on_error: Callable[[OSError], None],
+        on_error: Callable[[Exception], None],
     ) -> None:
         super().__init__(read_ahead, on_drained, on_error)
         self._loop = loop
