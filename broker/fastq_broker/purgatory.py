@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 
 from .log import failures
@@ -45,13 +46,14 @@ class WaitingFetch:
 class Purgatory:
     """All waiting fetches of a broker, by the partitions they watch. Loop thread only.
 
-    Invariants: `_watchers[key]` is never empty, who waits for longest is first; a fetch in `_ended` is done and registered nowhere.
+    Invariants: `_watchers[key]` is never empty, who waits for longest is first; a fetch in `_ended` is done and registered nowhere. While
+    there are some in it they are answered in the next turn of the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._watchers: dict[Hashable, dict[WaitingFetch, None]] = {}
-        self._ended: list[WaitingFetch] = []
+        self._ended: deque[WaitingFetch] = deque()
         self._count = 0
 
     def __len__(self) -> int:
@@ -105,19 +107,26 @@ class Purgatory:
             self._end(fetch)
 
     def _end(self, fetch: WaitingFetch) -> None:
-        if self._remove(fetch):
+        if not fetch.done:
+            # Before it is taken out: where there is no memory for one of these it waits on, and its timer runs.
             if not self._ended:
                 self._loop.call_soon(self._finish_ended)
             self._ended.append(fetch)
+            self._remove(fetch)
 
     def _expire(self, fetch: WaitingFetch) -> None:
         if self._remove(fetch):
             failures.attempt("answering a waiting fetch", fetch.finish)
 
     def _finish_ended(self) -> None:
-        ended, self._ended = self._ended, []
-        for fetch in ended:
-            failures.attempt("answering a waiting fetch", fetch.finish)
+        ended = self._ended
+        try:
+            while ended:
+                self._unregister(ended[0])
+                failures.attempt("answering a waiting fetch", ended.popleft().finish)
+        finally:
+            if ended:
+                self._loop.call_soon(self._finish_ended)
 
     def _remove(self, fetch: WaitingFetch) -> bool:
         """Take a fetch out; False when it was out already."""
@@ -128,9 +137,15 @@ class Purgatory:
         if fetch.timer is not None:
             fetch.timer.cancel()
             fetch.timer = None
-        for key in fetch.keys:
-            watchers = self._watchers[key]
-            watchers.pop(fetch, None)
-            if not watchers:
-                del self._watchers[key]
+        self._unregister(fetch)
         return True
+
+    def _unregister(self, fetch: WaitingFetch) -> None:
+        """Have it watch nothing more, or what is left of that."""
+        for key in fetch.keys:
+            watchers = self._watchers.get(key)
+            if watchers is not None:
+                watchers.pop(fetch, None)
+                if not watchers:
+                    del self._watchers[key]
+        fetch.keys = ()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastq._native.fetch_path import FetchBody, FetchPartition, PartitionData, decode_fetch, encode_fetch_response
@@ -250,8 +251,8 @@ class _Fetch:
     def _finish(self, deferred: Deferred) -> None:
         """Read again and answer as promised; where that fails the client is not left waiting."""
         self._wait_no_more()
-        self.context.look(self.body.isolation_level, (self.body.replica_id, self.body.replica_epoch))
         try:
+            self.context.look(self.body.isolation_level, (self.body.replica_id, self.body.replica_epoch))
             self.read()
             if self.cold:
                 self._warm_then_answer(deferred)
@@ -281,7 +282,7 @@ class _Fetch:
 
         def done() -> None:
             for place, error in problems:
-                failures.say(logger.error, place, "%s: %s", place, error)
+                failures.attempt(place, partial(failures.say, logger.error, place, "%s: %s", place, error))
             if not deferred.cancelled:
                 self._finish(deferred)  # a partition may have moved on to a cold place; each is warmed once
 

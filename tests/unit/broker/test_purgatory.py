@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from failing_allocations import AllocationsFail
+from fastq_broker.handlers import fetch as fetch_handler
 from fastq_broker.purgatory import Purgatory, WaitingFetch
 
 
@@ -149,3 +157,64 @@ def test_a_fetch_that_raises_keeps_no_other_waiting(caplog: pytest.LogCaptureFix
 
     run(scenario)
     assert "broken fetch" in caplog.text
+
+
+class Timer:
+    """One that a test runs."""
+
+    def __init__(
+        self, timers: list[Timer], delay_s: float, callback: Callable[..., object], *arguments: object
+    ) -> None:
+        self.callback = callback
+        self.arguments = arguments
+        self.cancelled = False
+        timers.append(self)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+@pytest.mark.parametrize("moment", ["advance", "turn"])
+def test_each_fetch_ends_once_whichever_allocation_fails(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ended was answered by nobody, and after a turn that failed no fetch was any more."""
+    monkeypatch.setattr(logging.getLogger("fastq_broker.log.failures"), "disabled", True)
+    for first in range(60):
+        soon: list[Callable[[], object]] = []
+        timers: list[Timer] = []
+
+        loop: Any = SimpleNamespace(call_soon=soon.append, call_later=partial(Timer, timers))
+        purgatory, ended, size = Purgatory(loop), deque[int](), {"a": 0}
+        for number in range(3):
+            purgatory.wait(WaitingFetch({"a": 0}, 1, size.__getitem__, partial(ended.append, number)), 60)
+        size["a"] = 1
+        with suppress(MemoryError), AllocationsFail(first if moment == "advance" else 10**9):
+            purgatory.advanced("a")
+        if moment == "turn":
+            with suppress(MemoryError), AllocationsFail(first):
+                soon.pop(0)()
+        for timer in timers:
+            if not timer.cancelled:
+                timer.callback(*timer.arguments)
+        purgatory.wait(WaitingFetch({"a": 0}, 1, size.__getitem__, partial(ended.append, 3)), 60)
+        purgatory.advanced("a")
+        while soon:
+            soon.pop(0)()
+        assert sorted(ended) == [0, 1, 2, 3], f"allocation {first}"
+        assert len(purgatory) == 0 and not purgatory._watchers
+
+
+def test_a_fetch_that_cannot_be_looked_at_again_is_refused() -> None:
+    """What its session had to look for was looked for outside of what its client hears of: it waited for good."""
+    refused: list[str] = []
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError("none left")
+
+    waiting: Any = SimpleNamespace(
+        _wait_no_more=lambda: None,
+        context=SimpleNamespace(look=no_memory),
+        body=SimpleNamespace(isolation_level=0, replica_id=-1, replica_epoch=-1),
+    )
+    deferred: Any = SimpleNamespace(refuse=refused.append)
+    fetch_handler._Fetch._finish(waiting, deferred)
+    assert refused == ["Fetch failed: none left"]
