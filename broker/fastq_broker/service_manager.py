@@ -19,6 +19,9 @@ import logging
 import socket
 import time
 from collections.abc import Callable, MutableMapping
+from functools import partial
+
+from .turns import Repeated
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ class ServiceManager:
         self._watchdog_s = 0.0
         if watched.isdecimal() and watched_pid in ("", str(pid)):
             self._watchdog_s = int(watched) / 1e6
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._repeated: dict[str, Repeated] = {}
         if self._address and self._address[0] not in "/@":
             logger.warning("NOTIFY_SOCKET %r is neither a path nor an abstract name: nobody is told", self._address)
             self._address = ""
@@ -52,15 +55,15 @@ class ServiceManager:
         """Send one message. Answers whether it may be taken later, where it is not now."""
         if not self._address:
             return False
-        message = "\n".join(" ".join(field.splitlines()) for field in fields).encode("utf-8", "backslashreplace")
-        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
+            message = "\n".join(" ".join(field.splitlines()) for field in fields).encode("utf-8", "backslashreplace")
+            address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
                 sock.setblocking(False)
                 sock.sendto(message, address)
-        except OSError as error:
-            logger.debug("telling the service manager failed: %s", error)
-            return isinstance(error, BlockingIOError)
+        except (OSError, MemoryError) as error:
+            logger.debug("telling the service manager failed: %r", error)
+            return isinstance(error, (BlockingIOError, MemoryError))
         return False
 
     def starting(self, loop: asyncio.AbstractEventLoop, progress: Callable[[], str]) -> None:
@@ -75,7 +78,7 @@ class ServiceManager:
             self.close()
             self._say_ready(loop, status)
             if self._watchdog_s > 0:
-                self._feed(loop)
+                self._repeat("watchdog", loop, self._watchdog_s / 2, partial(self.tell, "WATCHDOG=1"))
 
     def reloading(self, loop: asyncio.AbstractEventLoop, reload: Callable[[], bool]) -> None:
         """Settings are read again: said before and after, as `systemctl reload` waits for it."""
@@ -96,25 +99,32 @@ class ServiceManager:
 
     def close(self) -> None:
         """Nothing more is told of its own accord."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        for repeated in self._repeated.values():
+            repeated.close()
+        self._repeated.clear()
 
     def _ask(self, loop: asyncio.AbstractEventLoop, progress: Callable[[], str]) -> None:
         """Ask for more time, now and later, in place of who asked before: a stop may come while it starts, and a second one."""
-        self._cancel("time")
-        self.tell(f"EXTEND_TIMEOUT_USEC={int(EXTEND_S * 1e6)}", f"STATUS={progress()}")
-        self._timers["time"] = loop.call_later(ASK_S, self._ask, loop, progress)
-
-    def _cancel(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
+        extended = f"EXTEND_TIMEOUT_USEC={int(EXTEND_S * 1e6)}"
+        self._repeat("time", loop, ASK_S, lambda: self.tell(extended, f"STATUS={progress()}"))
 
     def _say_ready(self, loop: asyncio.AbstractEventLoop, status: str) -> None:
-        if self.tell("READY=1", f"STATUS={status}"):
-            self._timers["ready"] = loop.call_later(AGAIN_S, self._say_ready, loop, status)
+        def say() -> None:
+            if not self.tell("READY=1", f"STATUS={status}"):
+                self._cancel("ready")
 
-    def _feed(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.tell("WATCHDOG=1")
-        self._timers["watchdog"] = loop.call_later(self._watchdog_s / 2, self._feed, loop)
+        self._repeat("ready", loop, AGAIN_S, say)
+
+    def _repeat(
+        self, name: str, loop: asyncio.AbstractEventLoop, interval_s: float, work: Callable[[], object]
+    ) -> None:
+        """Do it now, and again at an interval, in place of what has that name. Who could not be told for want of memory is told then."""
+        self._cancel(name)
+        repeated = self._repeated[name] = Repeated(loop, interval_s, work)
+        repeated.start()
+        work()
+
+    def _cancel(self, name: str) -> None:
+        repeated = self._repeated.pop(name, None)
+        if repeated is not None:
+            repeated.close()

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from fastq_broker.log import failures
 
 NEVER = float("inf")
+LATE = 1.5
+"""Intervals after which it is seen to that what is done again and again is."""
 AGAIN_S = 1.0
 """After a turn of the timer's that failed: when the next one is taken."""
 
@@ -92,28 +94,42 @@ class Turns:
 
 
 class Repeated:
-    """Work that is done at an interval, whatever it raises. Invariant: from its start to its close a timer runs; where there was no
-    memory for one before the work, nor after it, the next `start` has it run again."""
+    """Work that is done at an interval, whatever it raises. Invariant: from its start to its close one of two timers runs at least, and has
+    the other one begun where there was no memory for that, the one of the work both before and after it."""
 
-    __slots__ = ("_interval_s", "_loop", "_timer", "_work", "closed")
+    __slots__ = ("_interval_s", "_look", "_loop", "_timer", "_work", "closed")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, interval_s: float, work: Callable[[], object]) -> None:
         self._loop = loop
         self._interval_s = interval_s
         self._work = work
         self._timer: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
         self.closed = False
 
     def start(self) -> None:
         """Do it an interval from now; nothing happens when it is about to be done."""
-        if self._timer is None and not self.closed:
+        if self.closed:
+            return
+        if self._timer is None:
             self._timer = self._loop.call_later(self._interval_s, self._run)
+        if self._look is None:
+            self._look = self._loop.call_later(self._interval_s * LATE, self._look_after)
 
     def close(self) -> None:
         """Do it no more. Idempotent."""
         self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._look):
+            if timer is not None:
+                timer.cancel()
+
+    def _look_after(self) -> None:
+        """Begin what could not be begun: nobody else may."""
+        self._look = None
+        if self._timer is None:
+            self._run()
+        else:
+            self.start()
 
     def _run(self) -> None:
         self._timer = None

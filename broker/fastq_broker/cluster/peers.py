@@ -128,11 +128,8 @@ class PeerQueues(Generic[T]):
         """These wait no more."""
         self._waiting.pop(node_id, None)
         self._under_way[node_id] = items
-        try:
-            failures.report(f"asking node {node_id}", failure)
-            self._answered(items, None, FastqError(f"no request to node {node_id} could be made: {failure!r}"))
-        finally:
-            self._end(node_id)
+        failures.report(f"asking node {node_id}", failure)
+        self._tell(node_id, items, "no request to node %d could be made: %r", failure)
 
     def _done(self, node_id: int, items: Collection[T], response: Any, error: FastqError | None) -> None:
         if self._under_way.get(node_id) is not items:
@@ -141,11 +138,21 @@ class PeerQueues(Generic[T]):
             self._answered(items, response, error)
         except Exception as failure:
             failures.report(f"reading the answer of node {node_id}", failure)
-            if error is None:
-                error = FastqError(f"the answer of node {node_id} could not be read: {failure!r}")
-                self._answered(items, None, error)
-        finally:
+            self._tell(node_id, items, "the answer of node %d could not be read: %r", failure)
+        else:
             self._end(node_id)
+
+    def _tell(self, node_id: int, items: Collection[T], why: str, failure: Exception) -> None:
+        """There is no answer to these; where there is no memory to be told that they are told in the next turn."""
+        again = False
+        try:
+            self._answered(items, None, FastqError(why % (node_id, failure)))
+        except MemoryError:
+            self._soon(partial(self._tell, node_id, items, why, failure))
+            again = True
+        finally:
+            if not again:
+                self._end(node_id)
 
     def _end(self, node_id: int) -> None:
         """No request is on its way: the next one has what waits."""

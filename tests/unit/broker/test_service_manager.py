@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,43 @@ def test_a_manager_with_an_abstract_name_is_told() -> None:
         listener.settimeout(10)
         ServiceManager({"NOTIFY_SOCKET": f"@{name}"}, 7).tell("READY=1")
         assert listener.recv(100) == b"READY=1"
+
+
+def test_who_is_watched_is_fed_again_after_a_shortage_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watchdog starved, and the manager ended a broker that was well."""
+    listener = Listener(tmp_path / "notify")
+    manager = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "8000000"}, 7)
+    clock, short = Loop(), [0]
+    loop: Any = clock
+    call_later, connect = clock.call_later, socket.socket
+
+    def no_timer(*arguments: Any) -> Any:
+        if short[0]:
+            short[0] -= 1
+            raise MemoryError("none left")
+        return call_later(*arguments)
+
+    def no_socket(*arguments: Any) -> Any:
+        if short[0]:
+            raise MemoryError("none left")
+        return connect(*arguments)
+
+    monkeypatch.setattr(clock, "call_later", no_timer)
+    monkeypatch.setattr(service_manager.socket, "socket", no_socket)
+    manager.ready(loop, "ready")
+    assert listener.heard() == ["READY=1\nSTATUS=ready", "WATCHDOG=1"]
+    for shortage in (1, 2):
+        short[0] = shortage
+        with suppress(MemoryError):
+            clock.pass_by(5)
+        clock.pass_by(3)
+        assert "WATCHDOG=1" in listener.heard(), f"{shortage} in a row"
+        clock.pass_by(30)
+        assert len(listener.heard()) >= 7
+    manager.close()
+    listener.close()
 
 
 def test_who_is_not_watched_feeds_nobody(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,6 +185,47 @@ def test_an_answer_that_cannot_be_read_is_none() -> None:
     ((items, _, error),) = bench.heard
     assert items == ["a", "b"] and "node 1" in str(error)
     assert bench.asked[1:] == [(1, ["c"])]
+
+
+@pytest.mark.parametrize("what", ["the answer", "the request", "both, and the next turn"])
+def test_who_there_is_no_memory_to_tell_of_a_failure_is_told_later(what: str) -> None:
+    """They waited for good, as after two shortages in a row."""
+    bench, short = Bench(), [True]
+    answered = bench.answered
+
+    def failing(items: list[str], response: Any, error: FastqError | None) -> None:
+        if short:
+            raise MemoryError("none left")
+        answered(items, response, error)
+
+    def no_memory(*_: Any) -> Any:
+        raise MemoryError("none left")
+
+    bench.queues._answered = failing
+    for item in "abc":
+        bench.queues.put(1, item)
+    if what == "the request":
+        bench.queues._build = no_memory
+        bench.turn.pop()()
+    else:
+        bench.take_turns()
+        soon = bench.queues._soon
+        if what == "both, and the next turn":
+            bench.queues._soon = no_memory
+        with nullcontext() if what == "the answer" else pytest.raises(MemoryError):
+            bench.under_way.pop(1)("yes", None)
+        bench.queues._soon = soon
+    short.clear()
+    bench.queues._build = bench.build
+    bench.take_turns()
+    if what != "both, and the next turn":
+        items, response, error = bench.heard[0]
+        assert [*items] == [*"abc"][: 3 if what == "the request" else 2] and response is None and "node 1" in str(error)
+    bench.queues.put(1, "d")
+    bench.take_turns()
+    while bench.under_way:
+        bench.answer(1, "yes")
+    assert bench.heard[-1][0][-1] == "d", "others are asked"
 
 
 @pytest.mark.parametrize("closed", [False, True])
