@@ -7,7 +7,7 @@ Source: ClassicGroup.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -124,7 +124,7 @@ class GroupState:
         self.subscribed: frozenset[str] | None = None
         self.support: Counter[str] = Counter()
         self.awaiting_join = 0
-        self.effects: list[Answer | Store | Wake] = []
+        self.effects: MutableSequence[Answer | Store | Wake] = []
         self._wall_clock = wall_clock
         self._new_name = new_name
         self._join_deadline_ms: int | None = None

@@ -29,10 +29,11 @@ from fastq_broker.coordinator.errors import LED_ELSEWHERE, store_error
 from fastq_broker.coordinator.records import decode_key, record_type
 from fastq_broker.log import failures
 
+from .classic_effects import carry_out
 from .classic_group import ClassicGroup
 from .classic_member import JoinRequest, JoinResult, SyncResult
 from .classic_records import group_record, read_group
-from .classic_state import Answer, Settings, Store, Wake
+from .classic_state import Settings, Store, Wake
 from .commit_patience import Done, Patience, Readers
 from .consumer_change import ConsumerGroupSettings
 from .consumer_classic import ClassicMembers
@@ -530,29 +531,22 @@ class GroupShard:
         """Carry out what a classic group wants; groups of the other kind want nothing this way. Answers the last error with which it was
         refused at once to be stored. The group counts on all of it: what fails inside is done with the next call, or after a while. Not an
         answer: who `asked` hears what that raises, once the rest is done."""
+        if not isinstance(group, ClassicGroup) or not group.effects:
+            return ErrorCode.NONE
         refusal: int = ErrorCode.NONE
-        failure: Exception | None = None
-        undone: list[Store | Wake] = []
-        while isinstance(group, ClassicGroup) and group.effects:
-            effects, group.effects = iter(group.effects), []
-            for effect in effects:
-                try:
-                    if isinstance(effect, Answer):
-                        effect.waiter(effect.result)
-                    elif isinstance(effect, Wake):
-                        self._deadlines.add(effect.at_ms, (group, effect.key))
-                    else:
-                        refusal = self._store(group, effect) or refusal
-                except Exception as error:
-                    if not isinstance(effect, Answer):
-                        undone.append(effect)
-                    elif effect.waiter is asked:
-                        failure = error
-                        continue
-                    failures.report("carrying out what a group wants", error)
-        if undone:
-            group.effects += undone
-            self._deadlines.add(self.context.monotonic_ms() + RETRY_MS, (group, UNKNOWN_MEMBER))
+
+        def do(effect: Store | Wake) -> None:
+            nonlocal refusal
+            if isinstance(effect, Wake):
+                self._deadlines.add(effect.at_ms, (group, effect.key))
+            else:
+                refusal = self._store(group, effect) or refusal
+
+        try:
+            failure = carry_out(group, do, asked)
+        finally:
+            if group.effects:
+                self._deadlines.add(self.context.monotonic_ms() + RETRY_MS, (group, UNKNOWN_MEMBER))
         if failure is not None:
             raise failure
         return refusal

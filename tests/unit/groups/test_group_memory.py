@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from failing_allocations import AllocationsFail
+from fastq_broker.groups.classic_effects import carry_out
+from fastq_broker.groups.classic_group import ClassicGroup
 from fastq_broker.groups.classic_member import JoinRequest, JoinResult, SyncResult
-from fastq_broker.groups.classic_state import State
+from fastq_broker.groups.classic_state import Answer, State, Wake
 from fastq_broker.groups.group import Committer
 from group_world import SlowWorld
 
@@ -47,3 +51,35 @@ def test_who_waits_for_an_assignment_is_told_whichever_allocation_fails(
             if not told:
                 world.shard.heartbeat("g", committers[1])
         assert world.groups["g"].state is not State.COMPLETING_REBALANCE, f"allocation {first}"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_what_a_group_wants_is_done_once_whichever_allocations_in_a_row_fail(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came behind was forgotten where there was no memory to note what had failed: members were not answered, or not looked after."""
+    monkeypatch.setattr(logging.getLogger("fastq_broker.log.failures"), "disabled", True)
+    outcomes = []
+    for first in range(60):
+        group = ClassicGroup("g", wall_clock=lambda: 0, new_name=lambda: "n")
+        done: deque[object] = deque()
+        tried: deque[str] = deque()
+
+        def do(effect: Any, done: deque[object] = done, tried: deque[str] = tried) -> None:
+            tried.append(f"{effect.key} is tried")
+            done.append(effect.key)
+
+        def told(result: Any, done: deque[object] = done) -> None:
+            done.append(result)
+
+        results = [JoinResult(0, "one"), JoinResult(0, "two")]
+        group.effects += [Wake(1, "a"), Answer(told, results[0]), Wake(2, "b"), Answer(told, results[1]), Wake(3, "c")]
+        with suppress(MemoryError), AllocationsFail(first, count):
+            carry_out(group, do, None)
+        outcomes.append(len(done) == 5)
+        carry_out(group, do, None)
+        keys = [each for each in done if isinstance(each, str)]
+        answers = [each for each in done if not isinstance(each, str)]
+        assert sorted(keys) == ["a", "b", "c"] and answers == results[: len(answers)], f"allocations from {first} on"
+        assert not group.effects
+    assert set(outcomes) == {True, False} and outcomes[-1]
