@@ -354,12 +354,13 @@ class SocketWriter(_QueuedWriter):
                 return None
         return self._socket
 
-    def _wait_writable(self) -> None:
+    def _wait_writable(self, after_s: float = POLL_S) -> None:
+        """Go on when there is room; where it cannot be watched for, after a while."""
         if self._watching or self._poll is not None:
             return
         out = self._duplicate()
         if out is None:
-            self._poll = self._loop.call_later(POLL_S, self._polled)
+            self._poll = self._loop.call_later(after_s, self._polled)
         else:
             self._watching = True
             self._loop.add_writer(out.fileno(), self._writable)
@@ -384,7 +385,7 @@ class SocketWriter(_QueuedWriter):
         budget = TURN_BYTES
         while queue:
             if budget <= 0:
-                self._wait_writable()
+                self._wait_writable(0)
                 return
             part = queue[0]
             if isinstance(part, (bytes, bytearray, memoryview)) or self._is_small(part):

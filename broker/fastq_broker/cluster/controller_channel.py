@@ -132,6 +132,7 @@ class ChannelMachine:
         self._leader = leader
         self._waiting: deque[Question] = deque()
         self._under_way: Question | None = None
+        self._failed: Question | None = None  # it is through, and there was no memory for what has become of it
         self._asked: int | None = None  # the node that the question on its way was sent to
         self._wait_until = 0.0
         self._effects: list[Effect] = []
@@ -173,23 +174,22 @@ class ChannelMachine:
             else:
                 self._effects.append(Finish(question, response, error))
         except Exception as problem:
+            self._failed = question  # the next poll says so, where it cannot be said here
             name = api_name(question.request.API_KEY)
             failures.report(f"{self.config.name}: reading the answer to {name}", problem)
-            unread = UnknownServerError(f"the answer to {name} could not be read: {problem!r}")
-            self._effects.append(Finish(question, None, unread))
-        finally:
-            self._under_way = None
+            self._effects.append(_unread(question, repr(problem)))
+        self._under_way = None
 
     def unasked(self, question: Question, now: float, why: str) -> None:
         """A Send or Call could not be made, or failed inside and is on its way all the same: what comes of that is of another question."""
         if question is self._under_way:
+            self._failed = question
             self._ask_anew(question, now, why)
 
     def _ask_anew(self, question: Question, now: float, why: str) -> None:
         self._numbers += 1
-        another = question._replace(number=self._numbers)
+        self._again(question._replace(number=self._numbers), now, why)
         self._under_way = None
-        self._again(another, now, why)
 
     def _again(self, question: Question, now: float, why: str) -> None:
         logger.debug("%s: %s is asked again: %s", self.config.name, api_name(question.request.API_KEY), why)
@@ -198,6 +198,9 @@ class ChannelMachine:
 
     def poll(self, now: float) -> list[Effect]:
         """What is to be done now."""
+        if self._failed is not None and self._failed is self._under_way:
+            self._effects.append(_unread(self._failed, "there was no memory for it"))
+            self._under_way = None
         if not self.closed:
             self._expire(now)
             self._move_on(now)
@@ -205,6 +208,11 @@ class ChannelMachine:
                 self._ask_next(now)
         effects, self._effects = self._effects, []
         return effects
+
+    def undone(self, effects: list[Effect]) -> None:
+        """These are to be done with the next poll."""
+        effects.extend(self._effects)
+        self._effects = effects
 
     def _move_on(self, now: float) -> None:
         """Wait no more for a node that leads no more."""
@@ -261,6 +269,11 @@ class ChannelMachine:
         self._under_way = None
         self._waiting.clear()
         self._effects += [Finish(question, None, ClientClosed()) for question in given_up]
+
+
+def _unread(question: Question, why: str) -> Finish:
+    text = f"the answer to {api_name(question.request.API_KEY)} could not be read: {why}"
+    return Finish(question, None, UnknownServerError(text))
 
 
 def _who(leader: Leader) -> str:
@@ -359,15 +372,20 @@ class ControllerChannel:
         self._turns.turn()  # not the last one: who asks from now on is told, too
 
     def _work(self, now: float) -> None:
-        for effect in self.machine.poll(now):
-            self._perform(effect)
+        effects = self.machine.poll(now)
+        try:
+            while effects:
+                self._perform(effects.pop(0))
+        finally:
+            if effects:
+                self.machine.undone(effects)
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Finish):
             try:
                 effect.question.done(effect.response, effect.error)
-            except Exception:
-                logger.exception("%s: an answer could not be made use of", self.machine.config.name)
+            except Exception as error:
+                failures.report(f"{self.machine.config.name}: making use of an answer", error)
             return
         try:
             if isinstance(effect, Send):
@@ -428,8 +446,10 @@ class ControllerChannel:
         self._answered(question, response, error)
 
     def _answered(self, question: Question, response: Any, error: FastqError | None) -> None:
-        self.machine.answered(question, response, error, self.now())
-        self._turns.turn()
+        try:
+            self.machine.answered(question, response, error, self.now())
+        finally:
+            self._turns.turn()
 
 
 def _message(request: Request) -> Message:

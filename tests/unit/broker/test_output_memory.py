@@ -13,7 +13,7 @@ import pytest
 from connection_world import ECHO, LATER, EchoRouter, request, response, run, until
 from failing_allocations import AllocationsFail
 from fastq_broker.descriptors import DescriptorCount
-from fastq_broker.output import ReadAhead, SocketWriter, TransportWriter
+from fastq_broker.output import TURN_BYTES, ReadAhead, SocketWriter, TransportWriter
 from fastq_broker.server import Server
 
 ALLOCATIONS = 60
@@ -171,3 +171,33 @@ def test_a_wait_that_cannot_be_ended_ends_with_its_connection_all_the_same() -> 
         writer.close()
 
     run(scenario)
+
+
+def test_without_a_descriptor_to_spare_a_turn_that_is_over_is_followed_at_once() -> None:
+    """It waited as for a full socket: a large answer went out at 256 KiB each 20 ms."""
+    delays: list[float] = []
+    loop: Any = Loop()
+
+    def call_later(delay_s: float, callback: Callable[[], object]) -> Any:
+        delays.append(delay_s)
+        loop.ready.append(callback)
+        return SimpleNamespace(cancel=loop.ready.clear)
+
+    loop.call_later = call_later
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    theirs.setblocking(False)
+    errors: list[Exception] = []
+    writer = SocketWriter(loop, ours.fileno(), ReadAhead(loop), lambda: None, errors.append, DescriptorCount(0))
+    writer.send([bytes(1000)] * (2 * TURN_BYTES // 1000))
+    size = len(drain(theirs))
+    assert (delays == [0]) == (size >= TURN_BYTES), "at once where it was the turn that ended, not the room"
+    while loop.ready:
+        callback = loop.ready.pop()
+        callback()
+        size += len(drain(theirs))
+    assert size == 2 * TURN_BYTES // 1000 * 1000 and not errors
+    writer.close()
+    ours.close()
+    theirs.close()

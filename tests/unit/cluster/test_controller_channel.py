@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from failing_allocations import AllocationsFail
 from fastq_broker.cluster import controller_channel
 from fastq_broker.cluster.controller_channel import (
     Call,
@@ -311,3 +313,37 @@ def test_a_question_whose_time_is_over_is_told_so_where_there_was_no_memory_for_
             channel.poll(1.0)
     assert channel.poll(1.1) == []
     assert [number for number, _ in channel.ended] == [7]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of generators that end by it
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("moment", ["answered", "moved", "unasked"])
+def test_each_question_ends_once_whichever_allocations_in_a_row_fail(
+    moment: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two in a row were forgotten: who asked heard nothing, or the channel asked nothing any more."""
+    monkeypatch.setattr(logging.getLogger("fastq_broker.log.failures"), "disabled", True)
+    outcomes = set()
+    for first in range(60):
+        channel = Channel()
+        for number in (7, 8):
+            channel.ask(number, 0.0)
+        question = channel.sent(0.0).question
+        raised = False
+        try:
+            with AllocationsFail(first, count):
+                if moment == "unasked":
+                    channel.machine.unasked(question, 1.0, "why")
+                else:
+                    channel.machine.answered(question, OK if moment == "answered" else MOVED, None, 1.0)
+        except MemoryError:
+            raised = True
+        outcomes.add(raised)
+        now = 2.0
+        while len(channel.machine) and now < 10:
+            for effect in channel.poll(now):
+                channel.machine.answered(effect.question, OK, None, now)
+            now += 1.0
+        channel.poll(now)
+        assert sorted(number for number, _ in channel.ended) == [7, 8], f"allocations from {first} on"
+    assert False in outcomes

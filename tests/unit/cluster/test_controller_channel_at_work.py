@@ -357,3 +357,32 @@ def test_an_answer_that_cannot_be_made_use_of_stops_nothing() -> None:
         channel.close()
 
     run(scenario)
+
+
+def test_what_was_not_come_to_in_a_turn_is_done_in_the_next() -> None:
+    """Where an answer could not even be said to be of no use, a question counted as sent that never was: no other was asked."""
+
+    async def scenario() -> None:
+        place = Place()
+        place.leader = Leader(1, 1, None)
+
+        async def local(request: Message) -> Message:
+            return OK
+
+        channel = channel_of(place, local)
+        perform, failed = channel._perform, list[object]()
+
+        def once(effect: Any) -> None:
+            if not failed:
+                failed.append(effect)
+                raise MemoryError("none left")
+            perform(effect)
+
+        channel._perform = once  # type: ignore[method-assign]
+        told = asyncio.get_running_loop().create_future()
+        channel.ask(BrokerHeartbeatRequest(), lambda *_: None, timeout_s=0.0)
+        channel.ask(BrokerHeartbeatRequest(), lambda response, error: told.set_result(response))
+        assert await asyncio.wait_for(told, 10) == OK and failed
+        channel.close()
+
+    run(scenario)
