@@ -72,8 +72,12 @@ class Deadlines(Generic[T]):
         now_ms = self._clock()
         try:
             while self._heap and self._heap[0][0] <= now_ms:
-                _, _, item = heapq.heappop(self._heap)
-                self._wake(item, now_ms)
+                entry = heapq.heappop(self._heap)
+                try:
+                    self._wake(entry[2], now_ms)
+                except MemoryError:  # whoever is woken may not have looked
+                    heapq.heappush(self._heap, entry)
+                    raise
         finally:
             if self._heap and self._timer is None:
                 self._start()

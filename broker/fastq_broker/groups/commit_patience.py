@@ -79,9 +79,10 @@ class Patience:
         """Nobody waits here any more: each is told this."""
         if self._timer is not None:
             self._timer.cancel()
-        line, self._line, self._timer = self._line, deque(), None
-        for _, waiter in line:
-            failures.attempt("answering who waited for a coordinator that ends here", partial(waiter.tell, error))
+        self._timer = None
+        line = self._line
+        for _ in range(len(line)):
+            _tell(line.popleft()[1], error, "answering who waited for a coordinator that ends here")
 
     def _due(self) -> None:
         """Tell those whose time is over. The timer counts as running meanwhile: who is told may begin to wait anew, behind others."""
@@ -135,4 +136,12 @@ class Readers:
 
     def _tell(self, end: int, error: KafkaError | None) -> None:
         for waiter in self._lines.pop(end, ()):
-            failures.attempt("answering who reads what a coordinator has", partial(waiter.tell, error))
+            _tell(waiter, error, "answering who reads what a coordinator has")
+
+
+def _tell(waiter: OneAnswer, error: KafkaError | None, place: str) -> None:
+    """One of several; what it raises is reported and goes no further. It takes no memory to come to the next."""
+    try:
+        waiter.tell(error)
+    except Exception as failure:
+        failures.report(place, failure)

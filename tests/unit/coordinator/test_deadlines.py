@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -112,3 +113,22 @@ def test_after_clear_nobody_is_woken() -> None:
     assert clock.running == 0
     clock.advance(10)
     assert woken == []
+
+
+def test_who_could_not_look_for_want_of_memory_is_woken_again() -> None:
+    """A member that had died held its group for good."""
+    clock, woken, short = Clock(), list[str](), [True, True]
+
+    def wake(item: str, now_ms: int) -> None:
+        if item == "a" and short:
+            short.pop()
+            raise MemoryError("none left")
+        woken.append(item)
+
+    deadlines: Deadlines[str] = Deadlines(lambda: clock.now_ms, clock.call_later, wake)
+    for item in "ab":
+        deadlines.add(10, item)
+    for _ in range(20):
+        with suppress(MemoryError):
+            clock.advance(1)
+    assert woken == ["a", "b"] and len(deadlines) == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +15,11 @@ from fastq_broker.groups.classic_effects import carry_out
 from fastq_broker.groups.classic_group import ClassicGroup
 from fastq_broker.groups.classic_member import JoinRequest, JoinResult, SyncResult
 from fastq_broker.groups.classic_state import Answer, State, Wake
+from fastq_broker.groups.commit_patience import Patience, Readers
 from fastq_broker.groups.group import Committer
 from group_world import SlowWorld
+
+from fastq.errors import NotCoordinator
 
 ALLOCATIONS = 120
 """More than an assignment takes."""
@@ -83,3 +88,25 @@ def test_what_a_group_wants_is_done_once_whichever_allocations_in_a_row_fail(
         assert sorted(keys) == ["a", "b", "c"] and answers == results[: len(answers)], f"allocations from {first} on"
         assert not group.effects
     assert set(outcomes) == {True, False} and outcomes[-1]
+
+
+@pytest.mark.parametrize("who", ["waits", "reads"])
+def test_each_is_told_of_an_end_whichever_allocation_fails(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those behind one that there was no memory to come to were not answered."""
+    monkeypatch.setattr(logging.getLogger("fastq_broker.log.failures"), "disabled", True)
+    error = NotCoordinator("moved")
+    for first in range(20):
+        told: deque[object] = deque()
+        patience = Patience(1000, lambda: 0, lambda delay_s, callback: SimpleNamespace(cancel=lambda: None))
+        durable: list[Any] = []
+        readers = Readers(lambda: 7, durable.append, patience)
+        for _ in range(3):
+            if who == "reads":
+                readers.add(told.append)
+            else:
+                patience.wait(lambda done: None, told.append)
+        end = partial(durable[0], error) if who == "reads" else partial(patience.end, error)
+        with suppress(MemoryError), AllocationsFail(first):
+            end()
+        patience.end(error)
+        assert len(told) == 3, f"allocation {first}"
