@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
+from .visibility import NOT_SHARED
+
 if TYPE_CHECKING:
     from .partition_log import PartitionLog
 
@@ -164,6 +166,8 @@ def unload(log: PartitionLog, base: int, cut: Callable[[], object] | None) -> No
         log.checkpointed_start_offset = log.log_start_offset
         if log.shared:
             log.checkpointed_watermark = log.high_watermark
+        elif log.checkpointed_watermark < 0:
+            log.checkpointed_watermark = NOT_SHARED
         log.durability.unloaded(base)
         log.truncations += 1
         log.known_producers = None

@@ -130,7 +130,7 @@ class PartitionLog(LogReads, LogAppends):
         self.recovery_point = recovery_point
         self.checkpointed_start_offset = log_start_offset
         self.checkpointed_watermark = high_watermark
-        """What the last process wrote down; -1 for a new log, and once it does not count any more: see `share`."""
+        """What the last process wrote down; below 0 for a new log, and once it does not count any more: see `share`."""
         self.shared = False
         """Whether other nodes have the log too, so that the high watermark is what this one is told."""
         self.cleaned_offset = cleaned_offset

@@ -24,6 +24,9 @@ from .producer_state import ProducerState
 if TYPE_CHECKING:
     from .partition_log import PartitionLog
 
+NOT_SHARED = -2
+"""As the checkpointed watermark of a log that is not loaded: others do not have it, so all of it counts until they do."""
+
 
 class Visibility:
     """The visible part of a partition's log; see PartitionLog for what the attributes are. Event-loop thread only."""
@@ -51,6 +54,7 @@ class Visibility:
     log_end_offset: int
     log_start_offset: int
     producers: ProducerState
+    recovery_point: int
     shared: bool
 
     @property
@@ -125,8 +129,12 @@ class Visibility:
         if shared and self.checkpointed_watermark >= 0 and self.loaded:  # recovery has loaded it before anybody knew
             self.high_watermark = self._bounded(self.checkpointed_watermark)
             self.last_stable_offset = self._stable_offset()
-        if self.loaded or not shared:
+        if self.loaded:
             self.checkpointed_watermark = -1
+        elif not shared:
+            self.checkpointed_watermark = NOT_SHARED
+        elif self.checkpointed_watermark == NOT_SHARED:  # it was all committed, and so much of it is certain to be there
+            self.checkpointed_watermark = self.recovery_point
         changed, self.shared = self.shared != shared, shared
         self._shows_appends = not (shared or self._synchronous)
         if changed and self.loaded:

@@ -233,6 +233,16 @@ def test_no_high_watermark_above_the_cut_is_written_down(world: World) -> None:
     assert world.log.high_watermark == CUT
 
 
+def test_others_that_get_a_log_half_way_leave_it_what_is_certain_to_be_there(world: World) -> None:
+    world.log.share(False)
+    world.log.flush()
+    world.manager.flusher.wait()
+    world.cut_half()
+    world.log.share(True)
+    world.heal()
+    assert 0 < world.log.high_watermark <= CUT
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_load_that_fails_at_its_end_leaves_nothing_that_is_taken_for_a_loaded_log(
     world: World, shared: bool, monkeypatch: pytest.MonkeyPatch

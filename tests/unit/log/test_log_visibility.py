@@ -142,3 +142,21 @@ def test_what_was_never_written_down_is_not_shown_after_a_crash(tmp_path: Path) 
     assert log.log_end_offset == 3
     log.share(True)
     assert log.high_watermark == 0
+
+
+def test_a_log_that_others_get_before_anybody_has_read_it_shows_what_it_had_alone(tmp_path: Path) -> None:
+    """It began with nothing: all that had been acknowledged was out of sight until the others had it."""
+    manager = open_manager(tmp_path)
+    log = manager.create("events", 0, TOPIC_ID, LogConfig())
+    append(log, 3)
+    manager.close()
+    manager = open_manager(tmp_path)
+    log = manager.logs["events", 0]
+    log.share(False)
+    log.share(True)
+    manager.write_checkpoints(log.dir, wait=True)
+    assert not log.loaded
+    log.load()
+    assert (log.high_watermark, log.last_stable_offset, log.log_end_offset) == (3, 3, 3)
+    append(log)
+    assert log.high_watermark == 3
