@@ -13,7 +13,8 @@ Rules, after Kafka's TransactionManager:
   first one, so a second batch that overtook a failed first one would be accepted, and the first never again.
 - A partition takes a new epoch up only when nothing of it is in flight or waiting with a sequence.
 - A topic that is made anew knows nothing of this producer: any sequence would be taken for the first one there. So what has no fate,
-  which was sent to the topic before by its id, begins anew at sequence 0 of a new epoch.
+  which was sent to the topic before by its id, begins anew at sequence 0 of a new epoch. What was sent by its name may be in either,
+  and keeps its numbers; nothing new is sent behind it until something is in. What was on its way together may change its order there.
 - Within transactions the coordinator alone raises the epoch: a gap ends the transaction, and the abort mends it.
 """
 
@@ -55,6 +56,8 @@ class ProducerIdentity:
         )
         self._topic_ids: dict[str, set[bytes]] = {}  # all that topics have had which were made anew
         self._anew: set[PartitionState] = set()  # of such topics: what is in doubt may be in the log of before
+        self._begun_by_name: dict[PartitionState, list[Batch]] = {}
+        """Of such topics: nothing is known to be in the log of now; with what was on its way, to which of them is not sure."""
         self._unsettled: dict[PartitionState, None] = {}
         self._windows: dict[
             PartitionState, deque[Batch]
@@ -85,7 +88,10 @@ class ProducerIdentity:
             return False
         if not partition.in_flight:
             return True
-        return self._is_current(partition) and (partition.last_acked_sequence >= 0 or not self.first_goes_alone)
+        if not self._is_current(partition):
+            return False
+        has_begun = partition.last_acked_sequence >= 0 and partition not in self._begun_by_name
+        return has_begun or not self.first_goes_alone
 
     def _window(self, partition: PartitionState) -> deque[Batch]:
         window = self._windows.get(partition)
@@ -123,6 +129,7 @@ class ProducerIdentity:
         partition.producer_id, partition.producer_epoch = self.producer_id, self.epoch
         partition.next_sequence = 0
         partition.last_acked_sequence = -1
+        self._begun_by_name.pop(partition, None)  # the first one of an epoch goes alone anyway
 
     # -- outcomes -------------------------------------------------------------------------------------------------
 
@@ -131,6 +138,8 @@ class ProducerIdentity:
         partition = batch.partition
         if (batch.producer_id, batch.producer_epoch) != (partition.producer_id, partition.producer_epoch):
             return
+        if batch not in self._begun_by_name.get(partition, (batch,)):
+            del self._begun_by_name[partition]
         last = advance_sequence(batch.base_sequence, len(batch) - 1)
         if partition.last_acked_sequence < 0 or comes_before(partition.last_acked_sequence, last):
             partition.last_acked_sequence = last
@@ -163,7 +172,10 @@ class ProducerIdentity:
     def made_anew(self, topic: TopicState, topic_id: bytes) -> None:
         """The topic has another id by now, which its state is about to get."""
         seen = self._topic_ids.setdefault(topic.name, {topic.topic_id})
-        if self.by_name or topic_id in seen:  # an answer of a broker that lags behind, and the one after it
+        if self.by_name:
+            self._begin_by_name(topic)
+            return
+        if topic_id in seen:  # an answer of a broker that lags behind, and the one after it
             return
         seen.add(topic_id)
         for partition in topic.partitions:
@@ -174,6 +186,10 @@ class ProducerIdentity:
                 self._anew.add(partition)
             else:
                 partition.producer_epoch = -1  # the next one is the first
+
+    def _begin_by_name(self, topic: TopicState) -> None:
+        for partition in topic.partitions:
+            self._begun_by_name[partition] = list(partition.in_flight)
 
     def _note_gap(self, batch: Batch) -> None:
         partition = batch.partition
@@ -260,7 +276,9 @@ class TransactionalIdentity(ProducerIdentity):
             self.gap = True
 
     def made_anew(self, topic: TopicState, topic_id: bytes) -> None:
-        """Brokers of transaction version 2 see to it: they take no other first sequence than 0."""
+        """Brokers of transaction version 2 see to it: they take no other first sequence than 0. Before, topics go by their names."""
+        if self.first_goes_alone:
+            self._begin_by_name(topic)
 
     def step(self) -> None:
         """Nothing is resolved here: see `gap`."""

@@ -216,6 +216,54 @@ def test_a_topic_made_anew_with_fewer_partitions_takes_every_key(caplog):
     assert bench.accumulator.pool.used_bytes == 0
 
 
+class ByName(FakeCore):
+    """Produce as of before version 13, which names topics; metadata has their ids. `refused`: what next batches are answered, unseen."""
+
+    refused = ()
+
+    def api_version(self, node, key, *, min_version=None, max_version=None):
+        return min(12, max_version)
+
+    def _append(self, node, name, part, topic_id=None):
+        if self.refused:
+            return self.refused.pop(0), -1
+        return super()._append(node, name, part, topic_id)
+
+
+def test_nothing_is_sent_by_name_to_a_topic_made_anew_behind_what_may_be_refused_there():
+    """Any sequence is the first one there: what came behind one that was refused for a moment was written before it."""
+    core = ByName()
+    bench = Bench(core)
+    bench.send("t", b"before")
+    bench.drain()
+    deliveries = send_each(bench, [b"0"])
+    core.recreate("t", 1)
+    core.refused = [3, 6]  # as the topic is not there yet, and then who is to lead it does not know so yet
+    while len(core.refused) > 1 or core.in_flight(0):
+        core.step(core.now + 0.001)
+    core.publish()
+    core.now += 5
+    bench.sender.run(core.now)
+    assert core.in_flight(0)
+    deliveries += send_each(bench, [b"1", b"2"])
+    bench.drain()
+    assert values_of(core)[0] == [b"0", b"1", b"2"]
+    assert [delivery.result().offset for delivery in deliveries] == [0, 1, 2]
+    assert bench.sender.identity.epoch_bumps == 0
+    send_each(bench, [b"3", b"4", b"5"])
+    assert core.in_flight(0) == 3
+
+
+def send_each(bench, values):
+    """In requests of their own, which are sent at once where they may be."""
+    deliveries = []
+    for value in values:
+        deliveries.append(bench.send("t", value))
+        bench.accumulator.close_all()
+        bench.sender.run(bench.core.now)
+    return deliveries
+
+
 def test_partitions_that_are_missing_for_a_moment_go_on_where_they_were():
     """An answer of a broker that lags behind: the same topic, with fewer partitions than there are."""
     core = FakeCore(topics={"t": 4})
