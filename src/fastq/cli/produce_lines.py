@@ -181,9 +181,11 @@ def _data(name: str, given: Any, errors: str) -> bytes | None:
             return base64.b64decode(given["base64"], validate=True)
         except ValueError as error:  # binascii.Error, or characters beyond ASCII
             raise BadLine(f'"{name}": no base64 ({error}): {given["base64"][:60]!r}') from None
-    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"))
     try:
+        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"))
         return text.encode("utf-8", errors)
+    except RecursionError as error:  # writing may go a level less deep than reading
+        raise BadLine(f'"{name}": {error}') from None
     except UnicodeEncodeError as error:
         raise BadLine(f'"{name}": no text: {error.reason}') from None
 

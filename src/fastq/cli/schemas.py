@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastq.cli.output import UsageError, read_text
 from fastq.errors import DeserializationError, FastqError
+from fastq.schema_registry.letters import A_BYTE, check_letters, check_message_letters
 
 if TYPE_CHECKING:
     from fastq import Record
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 FRAME_BYTES = 5
 """A zero, and the id of the schema."""
 KINDS = ("AVRO", "PROTOBUF", "JSON")
+LETTERS_MAX = 64 << 20
+"""What a value may have, if that is more than A_BYTE for each of its bytes."""
 ENDINGS = {".avsc": "AVRO", ".json": "JSON", ".desc": "PROTOBUF"}
 
 
@@ -74,7 +77,9 @@ class SchemaReader:
             if kind not in self._deserializers:
                 _known_kind(kind)
                 self._deserializers[kind] = _deserializer(kind, self._registry)
-            return True, plain(self._deserializers[kind].deserialize(record.topic, record.headers, data))
+            value = self._deserializers[kind].deserialize(record.topic, record.headers, data)
+            _check_letters(value, max(LETTERS_MAX, A_BYTE * len(data)))
+            return True, plain(value)
         except UsageError:
             raise
         except FastqError as error:
@@ -84,6 +89,11 @@ class SchemaReader:
                 f"schema {schema_id} does not fit: {type(error).__name__} {error}",
                 hint="Without --schema-registry the record is shown as bytes",
             ).with_context(**where) from None
+
+
+def _check_letters(value: Any, most: int) -> None:
+    """Names in a schema may have any length."""
+    (check_message_letters if hasattr(value, "DESCRIPTOR") else check_letters)(value, most)
 
 
 def _deserializer(kind: str, registry: SchemaRegistryClient) -> Any:

@@ -9,6 +9,7 @@ or compares anything.
 
 What decodes runs in the event loop, with schemas of anybody who may register one: a value takes time and memory by its bytes alone. So JSON
 is not checked against its schema, whose patterns may take any time, and a schema of Avro that makes much of no bytes is not decoded with.
+A value has no more letters than JSON_BYTES_MAX, or A_BYTE for each of its bytes: names in its schema may have any length.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fastq.console.masking import MASKED, Mask
 from fastq.console.threads import Threads
 from fastq.errors import SchemaRegistryError, WaitTimeout
+from fastq.schema_registry.letters import A_BYTE, check_letters, check_message_letters
 
 if TYPE_CHECKING:
     from fastq.schema_registry import SchemaRegistryClient
@@ -34,8 +36,6 @@ TEXT_MAX = 20_000
 HEX_BYTES_MAX = 2_048
 JSON_BYTES_MAX = 4 << 20
 DEPTH_MAX = 100
-LETTERS_A_BYTE = 32
-"""What a byte of a value may become, where that is more than JSON_BYTES_MAX: names in its schema may have any length."""
 ASK_S, WAIT_S, ASKED_AT_ONCE = 5.0, 10.0, 8
 """How long an answer of the registry may take, and all that a page asks of it at once, in seconds; and how many are asked for at once."""
 UNKNOWN_S, UNKNOWN_MAX = 30.0, 1_000
@@ -93,7 +93,7 @@ class Registry:
             schema = await self.ask(self._client.schema, schema_id)
             deserializer = self._deserializer(schema.schema_type)
             value = await asyncio.wait_for(deserializer.deserialize_async(topic, (), data), WAIT_S)
-            document = _plain(value, max(JSON_BYTES_MAX, LETTERS_A_BYTE * len(data)))
+            document = _plain(value, max(JSON_BYTES_MAX, A_BYTE * len(data)))
         except (SchemaRegistryError, WaitTimeout, asyncio.TimeoutError) as error:
             return _hex(data)._replace(note=self._is_unknown(schema_id, error))
         except Exception as error:  # the formats' libraries have errors of their own, and the bytes are anybody's
@@ -150,32 +150,15 @@ def _plain(value: Any, letters: int) -> Any:
 
         # In the writer's own pool of types: of those is what an Any holds.
         pool = value.DESCRIPTOR.file.pool
-        value = MessageToDict(value, preserving_proto_field_name=True, descriptor_pool=pool)
-        _check_letters(value, letters)
-        return value
-    _check_letters(value, letters)
-    # NaN and infinities by their names: JSON has no such numbers.
-    document = json.loads(json.dumps(value, default=_other, ensure_ascii=False), parse_constant=str)
+        check_message_letters(value, letters)
+        document = MessageToDict(value, preserving_proto_field_name=True, descriptor_pool=pool)
+    else:
+        check_letters(value, letters)
+        # NaN and infinities by their names: JSON has no such numbers.
+        document = json.loads(json.dumps(value, default=_other, ensure_ascii=False), parse_constant=str)
     if _is_deep(document):
         raise ValueError(f"the value is more than {DEPTH_MAX} levels deep")
     return document
-
-
-def _check_letters(value: Any, most: int) -> None:
-    letters, left = most, [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, dict):
-            letters -= sum(map(len, one))
-            left += one.values()
-        elif isinstance(one, list | tuple):
-            left += one
-        elif isinstance(one, str | bytes):
-            letters -= len(one)
-        if letters < 0:
-            raise ValueError(
-                f"the value has more than {most:,} letters, of {LETTERS_A_BYTE} a byte that it has, and is not looked into"
-            )
 
 
 def _is_deep(document: Any) -> bool:

@@ -124,7 +124,7 @@ def _schema_of(schema: str | Mapping[str, Any] | list[Any] | Schema) -> Schema:
     text = schema if isinstance(schema, str) else json.dumps(schema)
     try:
         json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"the Avro schema is no JSON: {error}: {text[:200]!r}") from None
     return Schema(text)
 

@@ -33,23 +33,25 @@ except ImportError as error:  # the extra is not installed
 
 def _validator(registry: SchemaRegistryClient, schema: Schema) -> Any:
     """A validator of a schema and of those that it builds on. Raises ValueError for a schema that is none."""
-    content = _content(schema)
-    resources = [
-        (
-            name,
-            referencing.Resource.from_contents(
-                json.loads(other.text), default_specification=referencing.jsonschema.DRAFT7
-            ),
-        )
-        for name, other in referenced(registry, schema).items()
-    ]
+    content, others = _content(schema), referenced(registry, schema)
     try:
+        resources = [
+            (
+                name,
+                referencing.Resource.from_contents(
+                    json.loads(other.text), default_specification=referencing.jsonschema.DRAFT7
+                ),
+            )
+            for name, other in others.items()
+        ]
         chosen = jsonschema.validators.validator_for(content, default=jsonschema.Draft7Validator)
         chosen.check_schema(content)
     except jsonschema.exceptions.SchemaError as error:
         raise ValueError(f"the JSON schema cannot be used: {error.message} at {error.json_path}") from None
-    except RecursionError as error:
-        raise ValueError(f"the JSON schema cannot be used: {error}") from None
+    except (
+        Exception
+    ) as error:  # jsonschema takes for granted that names are texts, which it looks at before it checks that
+        raise ValueError(f"the JSON schema cannot be used: {type(error).__name__} {error}") from error
     return chosen(content, registry=referencing.Registry().with_resources(resources))
 
 

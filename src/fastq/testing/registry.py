@@ -203,7 +203,7 @@ class SchemaRegistry:
         if schema_type != "PROTOBUF":
             try:
                 text = json.dumps(json.loads(text), separators=(",", ":"))
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise _Refusal(422, 42201, f"Invalid schema {text!r}") from None
         references = tuple(
             (entry["name"], entry["subject"], int(entry["version"])) for entry in body.get("references") or ()

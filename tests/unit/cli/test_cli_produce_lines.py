@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -88,6 +89,18 @@ def test_a_partition_is_kept_where_that_is_asked_for() -> None:
 def test_what_is_no_record_is_told(line: bytes, words: str) -> None:
     with pytest.raises(BadLine, match=words):
         parsed(line, "--json", "--keep-partition")
+
+
+def test_a_document_of_any_depth_is_a_record_or_said_not_to_be_one() -> None:
+    """One that could just be read could not be written."""
+    parse = line_parser(build_parser().parse_args(["produce", "t", "--json"]))
+    refused = 0
+    for depth in range(sys.getrecursionlimit()):
+        try:
+            parse(b'{"value": ' + b"[" * depth + b"]" * depth + b"}")
+        except BadLine:
+            refused += 1
+    assert refused or sys.version_info >= (3, 12), "it goes deeper there"
 
 
 @pytest.mark.parametrize("line", [b"no separator", b"a;v", b"=1;v", b"\xff=1;v"])

@@ -493,7 +493,7 @@ def test_descriptors_are_what_confluents_client_registers(server, client):
     assert registered.references == (SchemaReference("common.proto", "common.proto", 1),)
 
 
-@pytest.mark.parametrize("schema", [{"type": "recrd"}, "{no json", {"type": "record", "fields": []}])
+@pytest.mark.parametrize("schema", [{"type": "recrd"}, "{no json", {"type": "record", "fields": []}, "[" * 100_000])
 def test_an_avro_schema_that_is_none_says_so(schema: object) -> None:
     client = SchemaRegistryClient("http://127.0.0.1:1")
     for use in (AvroSerializer, AvroDeserializer):
@@ -501,7 +501,9 @@ def test_an_avro_schema_that_is_none_says_so(schema: object) -> None:
             use(client, schema)
 
 
-@pytest.mark.parametrize("schema", ["{no json", "[]", "5", '{"type": "recrd"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "schema", ["{no json", "[]", "5", '{"type": "recrd"}', "[" * 100_000, '{"$schema": 5}', '{"$schema": []}']
+)
 def test_a_json_schema_that_is_none_says_so(schema: str) -> None:
     client = SchemaRegistryClient("http://127.0.0.1:1")
     for use in (JsonSchemaSerializer, JsonSchemaDeserializer):
