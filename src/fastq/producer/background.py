@@ -11,12 +11,15 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fastq.errors import ClientClosed
+from fastq.errors import ClientClosed, FastqError
 from fastq.net.blocking import BlockingDriver
 from fastq.producer import lifetime
 
@@ -78,6 +81,25 @@ class Holder:
     def on_timer(self, _now: float) -> None:
         """The turn that this leads to sees what is due."""
         self.timer_at = float("inf")
+
+
+def finished_by_the_thread(attend: Callable[[Any], None]) -> Callable[[Any], None]:
+    """For what a call does for all records once its own is in: where that fails, for want of memory for one, the call has not failed, as who
+    is told so sends the record again. The thread takes the turn then."""
+
+    @functools.wraps(attend)
+    def attended(producer: Producer[Any, Any]) -> None:
+        try:
+            attend(producer)
+        except FastqError:  # it is over with the producer, or this is none of its processes
+            raise
+        except Exception:
+            producer._parts.sender.work = True
+            with contextlib.suppress(MemoryError):
+                logger.exception("a turn of the producer failed; its background thread takes it again")
+            producer._wake_background()
+
+    return attended
 
 
 def thread_of(holder: Holder) -> threading.Thread:

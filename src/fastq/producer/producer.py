@@ -260,6 +260,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         return delivery
 
     @holding
+    @background.finished_by_the_thread
     def _attend(self) -> None:
         """A batch was begun or closed: compress, send, and see that somebody looks after its linger."""
         accumulator, now = self.accumulator, time.monotonic()

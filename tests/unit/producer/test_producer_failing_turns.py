@@ -1,6 +1,7 @@
-"""Turns of the asyncio producer that fail in the middle, as where there is no memory: what was not come to is done later."""
+"""Turns of producers that fail in the middle, as where there is no memory: what was not come to is done later."""
 
 import asyncio
+import threading
 import time
 import types
 
@@ -111,3 +112,32 @@ def test_a_producer_whose_driver_cannot_be_made_makes_it_at_the_next_call(shared
         await producer.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", ["send", "send_many"])
+@pytest.mark.parametrize("where", ["the turn", "the compression"])
+def test_a_call_whose_record_is_in_has_not_failed_with_the_turn_that_it_takes(
+    make, topic, monkeypatch, caplog, call, where
+):
+    """It raised, and the record was sent all the same: who sent it again had it twice."""
+    producer, failures = make(linger_ms=0, compression_type="gzip"), []
+    producer.send(topic, b"first").result(20)
+    owner, name = {
+        "the turn": (producer._parts.sender, "_drain"),
+        "the compression": (producer._parts, "compress_pending"),
+    }[where]
+    done = getattr(owner, name)
+
+    def failing(*given):
+        if not failures:
+            failures.append(given)
+            raise MemoryError
+        return done(*given)
+
+    monkeypatch.setattr(owner, name, failing)
+    delivery = producer.send(topic, b"x") if call == "send" else producer.send_many(topic, [b"x"])
+    delivered = threading.Event()
+    delivery.add_done_callback(lambda _: delivered.set())
+    assert delivered.wait(20) and failures
+    assert producer.send(topic, b"after").result(20).offset == 2
+    assert "failed" in caplog.text, "by whichever thread has met it"
