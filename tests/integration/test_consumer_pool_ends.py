@@ -12,7 +12,7 @@ from waiting import until
 
 from fastq import AsyncConsumer, Consumer, Producer, TopicPartition
 from fastq.consumer import AsyncConsumerPool, ConsumerPool, RetryPolicy
-from fastq.errors import RecordFailed
+from fastq.errors import ConfigError, RecordFailed
 from fastq.testing import Broker
 
 
@@ -79,3 +79,34 @@ def test_a_record_that_fails_while_the_pool_ends_keeps_its_other_attempts(broker
         pool.run()
         assert (pool.finished, pool.failed) == (0, 0)
         assert consumer.committed([(topic, 0)])[TopicPartition(topic, 0)] is None
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_pool_runs_once(broker: Broker, topic: str, asynchronous: bool) -> None:
+    """A second run took records, and no worker began with any: it went on so for ever, and what the first had begun was never done."""
+    handled: list[int] = []
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def handle_later(record: Any) -> None:
+            handled.append(record.offset)
+            begun.set()
+
+        async with AsyncConsumer(topic, **options(broker, topic)) as consumer:
+            pool = AsyncConsumerPool(consumer, handle_later)
+            running = asyncio.ensure_future(pool.run())
+            await begun.wait()
+            running.cancel()
+            await asyncio.wait([running])
+            await asyncio.wait_for(pool.run(), 30)
+
+    with pytest.raises(ConfigError, match="a pool runs once"):
+        if asynchronous:
+            asyncio.run(main())
+        else:
+            with Consumer(topic, **options(broker, topic)) as consumer:
+                pool = ConsumerPool(consumer, lambda record: handled.append(record.offset) or pool.stop())
+                pool.run()
+                pool.run()
+    assert handled

@@ -92,7 +92,8 @@ class ConsumerPool(PoolBase):
         self._waiting = False  # the consumer's thread is in a poll that a worker may have to end
 
     def run(self) -> None:
-        """Work until `stop`, `consumer.stop`, or a failure: RecordFailed, what the consumer raises, or an interrupt."""
+        """Work until `stop`, `consumer.stop`, or a failure: RecordFailed, what the consumer raises, or an interrupt. A pool runs once."""
+        self._begin()
         threads: list[threading.Thread] = []
         try:
             with observed(self.consumer, self._revoked, self._lost), self._hooks.keeping_originals() as originals:
@@ -311,7 +312,9 @@ class AsyncConsumerPool(PoolBase):
         self._waiting = False
 
     async def run(self) -> None:
-        """Work until `stop`, `consumer.stop`, a failure, or until it is cancelled: then without waiting for what has begun."""
+        """Work until `stop`, `consumer.stop`, a failure, or until it is cancelled: then without waiting for what has begun. A pool runs
+        once."""
+        self._begin()
         tasks = [asyncio.ensure_future(self._work()) for _ in range(self.workers)]
         try:
             with observed(self.consumer, self._revoked, self._lost), self._hooks.keeping_originals() as originals:

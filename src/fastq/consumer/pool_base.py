@@ -113,7 +113,7 @@ class PoolBase:
         self._lanes = Lanes(order, clock=time.monotonic)
         self._random = random.Random()
         self._held: set[TopicPartition] = set()
-        self._stopping = False
+        self._begun = self._stopping = False
         self._closing = False  # `run` ends its workers
         self._failure: BaseException | None = None
         self._commit_at = 0.0
@@ -124,6 +124,15 @@ class PoolBase:
     def pending(self) -> int:
         """How many records were handed over and are not finished."""
         return self._lanes.pending
+
+    def _begin(self) -> None:
+        """Raises ConfigError for a second `run`: the consumer is past what the first one has left undone, which nobody would do."""
+        if self._begun:
+            raise ConfigError(
+                "a pool runs once, and this one has begun to",
+                hint="Make another pool, of another consumer where this one ended in the middle: that reads again what was not finished",
+            )
+        self._begun = True
 
     def _hold(self, consumer: Consumer | AsyncConsumer) -> None:
         """No room: have the consumer hand out nothing, and poll on."""
