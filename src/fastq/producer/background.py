@@ -84,8 +84,8 @@ class Holder:
 
 
 def finished_by_the_thread(attend: Callable[[Any], None]) -> Callable[[Any], None]:
-    """For what a call does for all records once its own is in: where that fails, for want of memory for one, the call has not failed, as who
-    is told so sends the record again. The thread takes the turn then."""
+    """For what a call does for all records once its own is in: where that fails, for want of memory for one, the call has not failed, as
+    who is told so sends the record again. The thread takes the turn then."""
 
     @functools.wraps(attend)
     def attended(producer: Producer[Any, Any]) -> None:

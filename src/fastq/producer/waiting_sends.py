@@ -273,17 +273,25 @@ class WaitingSends:
     def _accepted(self, entry: WaitingSend, delivery: AsyncDelivery) -> None:
         parts = self.producer._parts
         entry.delivery = delivery
-        if parts.config.interceptors:
-            delivery.add_done_callback(partial(parts.acknowledge, entry.record))
-        if parts.accumulator.slow & SYNC:
-            parts.accumulator.close_all()  # nothing to linger for: who awaits the send waits for the broker
-            self.producer._attend()
-        self._leave(entry)
-        entry.wake()
+        try:
+            if parts.config.interceptors:
+                delivery.add_done_callback(partial(parts.acknowledge, entry.record))
+            if parts.accumulator.slow & SYNC:
+                parts.accumulator.close_all()  # nothing to linger for: who awaits the send waits for the broker
+                self.producer._attend()
+        finally:  # also where there is no memory for that: others are behind it
+            self._leave(entry)
 
     def _refuse(self, entry: WaitingSend, error: BaseException) -> None:
-        parts = self.producer._parts
         entry.error = error
+        try:
+            self._tell(entry, error)
+        finally:
+            self._leave(entry)
+
+    def _tell(self, entry: WaitingSend, error: BaseException) -> None:
+        """Say to whom it matters that a record is refused."""
+        parts = self.producer._parts
         if parts.config.interceptors:
             parts.refused(entry.record, error)
         if not entry.awaited:
@@ -296,18 +304,19 @@ class WaitingSends:
                 self.producer._attend()  # to those of it that wait too
             elif not isinstance(error, TransactionAborted | AbortableTransactionError):  # whose transaction tells
                 parts.failures.note(1, told, time.monotonic())
-        self._leave(entry)
-        entry.wake()
 
     def _leave(self, entry: WaitingSend) -> None:
-        queue = self._queues.get(entry.record.topic)
-        if queue is None or entry not in queue:
-            return
-        queue.remove(entry)
-        if not queue:
-            del self._queues[entry.record.topic]
+        """It waits no more: let the next one be the first, and have who awaits it look."""
+        topic = entry.record.topic
+        queue = self._queues.get(topic)
+        if queue is not None and entry in queue:
+            queue.remove(entry)
+            if not queue:
+                del self._queues[topic]
             if not self._queues:
                 self.producer._parts.accumulator.slow &= ~WAITING
+        entry.wake()
+        if queue is not None and topic not in self._queues:
             self.producer._attend()  # to calls that go behind them
 
     def _advance(self, entry: WaitingSend) -> None:
@@ -338,9 +347,11 @@ class WaitingSends:
         """The task that awaits it was cancelled: its record is not sent."""
         if not entry.settled:
             entry.error = asyncio.CancelledError()
-            if self.producer._parts.config.interceptors:
-                self.producer._parts.refused(entry.record, entry.error)
-            self._leave(entry)
+            try:
+                if self.producer._parts.config.interceptors:
+                    self.producer._parts.refused(entry.record, entry.error)
+            finally:
+                self._leave(entry)
             self.pump()
 
     # -- all of them ----------------------------------------------------------------------------------------------

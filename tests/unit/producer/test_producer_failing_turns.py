@@ -4,10 +4,13 @@ import asyncio
 import threading
 import time
 import types
+from functools import partial
 
 import pytest
+from waiting_bench import no_metadata
 
-from fastq.producer import AsyncProducer, async_producer
+from fastq.interceptors import ProducerInterceptor
+from fastq.producer import AsyncProducer, async_producer, waiting_sends
 
 
 def no_memory(*_, **__):
@@ -141,3 +144,36 @@ def test_a_call_whose_record_is_in_has_not_failed_with_the_turn_that_it_takes(
     assert delivered.wait(20) and failures
     assert producer.send(topic, b"after").result(20).offset == 2
     assert "failed" in caplog.text, "by whichever thread has met it"
+
+
+@pytest.mark.parametrize("fate", ["accepted", "refused", "withdrawn"])
+def test_what_waits_behind_a_send_goes_on_when_there_is_no_memory_to_tell_of_that(
+    shared_broker, topic, monkeypatch, fate
+):
+    """It stayed at the head of its queue: it was sent once more, or nothing for its topic was any more."""
+    failures = []
+
+    def failing_once(*_):
+        if not failures:
+            failures.append(fate)
+            raise MemoryError
+
+    async def main(producer):
+        parts = producer._parts
+        with no_metadata(producer):
+            first = producer.send(topic, "no bytes" if fate == "refused" else b"first")
+            second = producer.send(topic, b"second")
+            if fate == "withdrawn":
+                parts.refused = failing_once
+                task = asyncio.ensure_future(first)
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+            elif fate == "refused":
+                parts.refused = failing_once
+            else:
+                monkeypatch.setattr(waiting_sends, "partial", lambda *given: failing_once() or partial(*given))
+        delivery = await asyncio.wait_for(second, 20)
+        assert (await delivery).offset == (fate == "accepted") and failures
+
+    run(main, shared_broker, interceptors=[ProducerInterceptor()])
