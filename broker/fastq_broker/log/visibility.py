@@ -133,7 +133,7 @@ class Visibility:
             self.checkpointed_watermark = -1
         elif not shared:
             self.checkpointed_watermark = NOT_SHARED
-        elif self.checkpointed_watermark == NOT_SHARED:  # it was all committed, and so much of it is certain to be there
+        elif self.checkpointed_watermark == NOT_SHARED:  # all was committed, and this much is there
             self.checkpointed_watermark = self.recovery_point
         changed, self.shared = self.shared != shared, shared
         self._shows_appends = not (shared or self._synchronous)
