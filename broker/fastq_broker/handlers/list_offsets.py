@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
-from fastq.errors import ErrorCode, KafkaError
+from fastq.errors import ErrorCode, KafkaError, MissingPackage
 from fastq.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 from fastq.values import NamedTuple
 from fastq_broker.log import failures
@@ -46,6 +46,13 @@ FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLI
 
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
+
+_CODES = {
+    CorruptSegment: ErrorCode.CORRUPT_MESSAGE,
+    OSError: ErrorCode.KAFKA_STORAGE_ERROR,
+    MissingPackage: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+}
+"""What a search may end with, and what its partition is answered then."""
 
 
 class Search(NamedTuple):
@@ -176,12 +183,10 @@ async def _search_all(
         except KafkaError as error:
             answer.error_code = int(error.code)
             continue
-        except (CorruptSegment, OSError) as error:
+        except (CorruptSegment, OSError, MissingPackage) as error:
             place = f"list offsets of {replica.topic}-{replica.partition}"
             failures.say(logger.error, place, "%s: %s", place, error)
-            answer.error_code = (
-                ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptSegment) else ErrorCode.KAFKA_STORAGE_ERROR
-            )
+            answer.error_code = _CODES[next(kind for kind in _CODES if isinstance(error, kind))]
             continue
         if found is not None and found.offset < _end_for(request, replica):
             answer.timestamp, answer.offset, answer.leader_epoch = found
@@ -191,7 +196,8 @@ async def _search_all(
 
 
 async def _search(context: RequestContext, log: PartitionLog, timestamp_ms: int) -> TimestampOffset | None:
-    """The first record at or after a time, segment by segment: as a rule it is in the first. Raises KafkaError, CorruptSegment, OSError."""
+    """The first record at or after a time, segment by segment: as a rule it is in the first. Raises KafkaError, CorruptSegment, OSError,
+    MissingPackage."""
     since: int | None = 0
     while since is not None:
         query = log.timestamp_query(timestamp_ms, since)

@@ -63,7 +63,7 @@ class TimestampQuery(NamedTuple):
 
     def run(self) -> TimestampOffset | None:
         """The record, or None. Decompresses one batch where needed. Where an index is wild, which its segment remembers, all of the segment
-        is searched. Raises CorruptSegment, OSError."""
+        is searched. Raises CorruptSegment, OSError, and MissingPackage where the batch's codec is not installed."""
         for place in self.places:
             try:
                 found = self._search(place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from fastq_broker.handlers import list_offsets
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
 from fastq_broker.replicas import Replica, ReplicaTable
 
+from fastq import compression
 from fastq._native.records import build_batch
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import ListOffsetsRequest
@@ -121,6 +123,20 @@ def test_leadership_that_moves_meanwhile_is_told(world: World) -> None:
     replica.leader_id, replica.leader_epoch = 1, 0
     world.between = lambda: setattr(replica, "leader_epoch", 1)
     assert world.ask("a", "b", epoch=0)["b"][0] == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_a_batch_whose_codec_is_not_installed_is_an_error_of_its_own_partition(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was every partition's of the request, and an unknown one."""
+    packed = build_batch([(NOW_MS + 5, b"k", b"v"), (NOW_MS + 9, b"k", b"v")], codec=compression.Codec.LZ4)
+    world.make("c").log.append(packed, leader_epoch=0, now_ms=NOW_MS)
+    compression._lz4_frame.cache_clear()
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    answers = world.ask("a", "c", "b", timestamp=NOW_MS)
+    assert answers == {"a": (0, 0), "c": (0, 0), "b": (0, 0)}, "what is in no such batch is found"
+    cannot = int(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+    assert world.ask("a", "c", "b", timestamp=NOW_MS + 6) == {"a": (0, -1), "c": (cannot, -1), "b": (0, -1)}
 
 
 def _segments_without_the_record(world: World, segments: int) -> PartitionLog:
