@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastq.cli.log_lines import undelivered_untold
-from fastq.cli.output import key_values, seconds
+from fastq.cli.output import UsageError, key_values, seconds
 from fastq.cli.settings_files import from_file, from_profile
 from fastq.errors import ConnectionTimeout, GroupIdNotFound, UnknownTopicOrPartition
 from fastq.net.blocking import BlockingDriver
@@ -138,7 +138,12 @@ def opened_producer(options: argparse.Namespace, **settings: Any) -> Iterator[Pr
     """A producer that has reached a broker. What becomes of its records the commands tell themselves, each once."""
     from fastq import Producer
 
-    made = Producer(client_settings(options, "producer", **_patience(), **settings))
+    found = client_settings(options, "producer", **_patience(), **settings)
+    if "transactional_id" not in settings and any(canonical(key) == "transactional_id" for key in found):
+        raise UsageError(
+            "transactional.id: nothing is sent by it outside a transaction, and this command begins none; leave it out"
+        )
+    made = Producer(found)
     with undelivered_untold(), made as producer, _closed_soon(producer):
         reach(producer._driver, options)
         yield producer

@@ -70,6 +70,8 @@ COMMANDS = (
 class Parser(argparse.ArgumentParser):
     """argparse's, whose errors are one line with the nearest name that is known."""
 
+    _given: Sequence[str] = ()
+
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG_USAGE, f"fastq: {one_line(message)}; see {self.prog} --help\n")
 
@@ -80,9 +82,16 @@ class Parser(argparse.ArgumentParser):
         options, left = self.parse_known_args(args, namespace)
         if left:
             command = self._chosen(args)
-            near = difflib.get_close_matches(left[0].partition("=")[0], command._option_string_actions, n=1)
-            command.error(f"unrecognized arguments: {' '.join(left)}{f', did you mean {near[0]}?' if near else ''}")
+            command.error(command._not_recognized(left))
         return options
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        self._given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def _not_recognized(self, words: Sequence[str]) -> str:
+        near = difflib.get_close_matches(words[0].partition("=")[0], self._option_string_actions, n=1)
+        return f"unrecognized arguments: {' '.join(words)}{f', did you mean {near[0]}?' if near else ''}"
 
     def _refuse_in_front(self, args: Sequence[str]) -> None:
         """An option of a command in front of it: argparse would take its value for the command."""
@@ -100,6 +109,10 @@ class Parser(argparse.ArgumentParser):
                 continue
             if any(known.startswith(name) for below in self._all_below() for known in below._option_string_actions):
                 self.error(f"{name} stands in front of the command: it goes behind it, {self.prog} COMMAND {name} ...")
+
+    def _may_be(self, option: str) -> bool:
+        """Whether it is an option of this command, or the beginning of one."""
+        return any(known.startswith(option) for known in self._option_string_actions)
 
     def _all_below(self) -> Iterator[Parser]:
         for action in self._actions:
@@ -122,7 +135,15 @@ class Parser(argparse.ArgumentParser):
         # The public way to the same is a list of all choices, in another wording with each release of Python.
         if action.choices is None or value in action.choices:
             return
+        if (
+            not action.option_strings
+        ):  # the value of an option that is not known, for argparse: what stands in its place
+            for option, following in zip(self._given, self._given[1:], strict=False):
+                if following == value and option.startswith("--") and "=" not in option and not self._may_be(option):
+                    raise argparse.ArgumentError(None, self._not_recognized([option, following]))
         known = [str(choice) for choice in action.choices]
+        if known == [action.metavar]:
+            raise argparse.ArgumentError(None, f"{value!r} is not known, {known[0]} is all that may stand there")
         near = difflib.get_close_matches(str(value), known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it is one of {', '.join(known)}"
         raise argparse.ArgumentError(None, f"{action.metavar or action.dest} {value!r} is not known, {hint}")
