@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from fastq.errors import DeserializationError
 from fastq.schema_registry import avro_bounds, wire
-from fastq.schema_registry.client import Schema, SchemaReference, SchemaRegistryClient
+from fastq.schema_registry.client import Schema, SchemaReference, SchemaRegistryClient, check_registry
 from fastq.schema_registry.serde import (
     SchemaDeserializer,
     SchemaSerializer,
@@ -150,6 +150,7 @@ class AvroSerializer(SchemaSerializer):
         use_latest_version: bool = False,
         normalize: bool = False,
     ) -> None:
+        check_registry(registry)
         if schema is None and not use_latest_version:
             raise ValueError("AvroSerializer needs a schema, or use_latest_version=True")
         given = None if schema is None else _schema_of(schema)

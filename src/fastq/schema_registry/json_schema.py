@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastq.schema_registry import wire
-from fastq.schema_registry.client import Schema, SchemaReference, SchemaRegistryClient
+from fastq.schema_registry.client import Schema, SchemaReference, SchemaRegistryClient, check_registry
 from fastq.schema_registry.serde import (
     SchemaDeserializer,
     SchemaSerializer,
@@ -104,6 +104,7 @@ class JsonSchemaSerializer(SchemaSerializer):
         use_latest_version: bool = False,
         normalize: bool = False,
     ) -> None:
+        check_registry(registry)
         if schema is None and not use_latest_version:
             raise ValueError("JsonSchemaSerializer needs a schema, or use_latest_version=True")
         given = None if schema is None else _schema_of(schema)

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from fastq.errors import DeserializationError
 from fastq.schema_registry import wire
-from fastq.schema_registry.client import Schema, SchemaReference, SchemaRegistryClient
+from fastq.schema_registry.client import Schema, SchemaReference, SchemaRegistryClient, check_registry
 from fastq.schema_registry.serde import (
     SchemaDeserializer,
     SchemaSerializer,
@@ -66,6 +66,7 @@ class ProtobufSerializer(SchemaSerializer, Generic[M]):
         use_latest_version: bool = False,
         normalize: bool = False,
     ) -> None:
+        check_registry(registry)
         self._type = message_type
         self._descriptor: Any = message_type.DESCRIPTOR
         self._indexes = wire.encode_indexes(message_indexes(self._descriptor))

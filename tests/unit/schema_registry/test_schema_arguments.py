@@ -110,6 +110,16 @@ def test_what_is_no_client_of_a_registry_makes_no_serializer(make: Callable[[Any
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [(AvroSerializer, '"string"'), (JsonSchemaSerializer, "{}"), (ProtobufSerializer, StringValue)],
+)
+def test_a_schema_that_comes_before_its_registry_is_told_by_what_is_expected(kind: Any, schema: Any) -> None:
+    """As confluent-kafka's serializers have them; what was told was what the registry is not."""
+    with pytest.raises(TypeError, match="registry is a SchemaRegistryClient"):
+        kind(schema, SchemaRegistryClient(NOWHERE))
+
+
 @pytest.mark.parametrize("strategy", [None, "topic_name", 5])
 def test_what_names_no_subject_is_refused(strategy: Any) -> None:
     with pytest.raises(ConfigError, match="subject_name_strategy is a function"):
