@@ -17,6 +17,7 @@ from fastq.consumer.config import LATEST_TIMESTAMP
 from fastq.consumer.offsets import epochs_of, offsets_of
 from fastq.errors import ConfigError
 from fastq.metadata import TopicPartition
+from fastq.words import counted
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -156,7 +157,8 @@ class TopicTable(_Taker):
 
     def __repr__(self) -> str:
         count = sum(max(0, end - self.starts[tp]) for tp, end in self.ends.items())
-        return f"TopicTable({self.topic}, {len(self.ends)} partitions, {count} offsets, columns {', '.join(self._columns)})"
+        size = f"{counted(len(self.ends), 'partition')}, {counted(count, 'offset')}"
+        return f"TopicTable({self.topic}, {size}, columns {', '.join(self._columns)})"
 
 
 def read_topic(
@@ -179,13 +181,21 @@ def read_topic(
     records at or after it; or {partition: offset}, without that offset. A partition that a mapping leaves out begins at the earliest, or
     ends at the latest. options: the connection's, and isolation_level="read_committed".
 
-    Raises UnknownTopicOrPartition (the topic is not created), ValueError for a bound or column that there is not.
+    Raises UnknownTopicOrPartition (the topic is not created), ValueError for a bound or column that there is not, ConfigError for an
+    option that would have no effect, as a deserializer: keys and values are bytes.
     """
     from fastq.consumer.consumer import Consumer
 
     given: dict[str, Any] = {**options}
     if given.get("group_id") is not None:
         raise ConfigError("read_topic commits nothing and is no member: leave group_id out")
+    for name in ("key_deserializer", "value_deserializer"):
+        if given.get(name) is not None:
+            raise ConfigError(f"read_topic hands out keys and values as bytes: leave {name} out, and decode the column")
+    if given.get("auto_offset_reset", "earliest") != "earliest":
+        raise ConfigError(
+            f"read_topic begins where `start` says: leave auto_offset_reset={given['auto_offset_reset']!r} out"
+        )
     names = chosen_columns(columns, headers)
     given.update(allow_auto_create_topics=False, auto_offset_reset="earliest")
     with Consumer(topic, **given) as consumer:

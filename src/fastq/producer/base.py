@@ -247,7 +247,7 @@ class Parts:
         transactions = self.transactions
         if transactions is not None and (left := transactions.records_left + waiting):
             error = TransactionAborted(
-                "the producer was closed while their transaction was open",
+                "the producer was closed while its transaction was open",
                 transactional_id=transactions.transactional_id,
                 cause=transactions.error,
                 hint="End it before: `with producer.transaction()` does, commit_transaction() or abort_transaction()",

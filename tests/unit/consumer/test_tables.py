@@ -80,7 +80,8 @@ def test_every_taker_gets_all_of_the_topic(cluster: SocketCluster) -> None:
     logs = table  # noqa: F841  # the name in the query
     assert duckdb.sql("select count(*), count(distinct value) from logs").fetchall() == [(PARTITIONS * ROWS, ROWS)]
     assert sum(map(len, table)) == PARTITIONS * ROWS
-    assert "3 partitions, 6000 offsets" in repr(table)
+    assert "3 partitions, 6,000 offsets" in repr(table)
+    assert "(logs, 1 partition, 1 offset, " in repr(read_topic("logs", partitions=[0], end={0: 1}, **options(cluster)))
 
 
 def test_it_ends_where_the_topic_ended_when_it_was_asked_for(cluster: SocketCluster) -> None:
@@ -126,13 +127,27 @@ def test_bounds_and_columns_that_mean_nothing(cluster: SocketCluster, bounds: di
         read_topic("logs", **bounds, **options(cluster))
 
 
+@pytest.mark.parametrize(
+    ("option", "match"),
+    [
+        ({"group_id": "g"}, "leave group_id out"),
+        ({"key_deserializer": "str"}, "as bytes: leave key_deserializer out"),
+        ({"value_deserializer": bytes.decode}, "as bytes: leave value_deserializer out"),
+        ({"auto_offset_reset": "latest"}, "where `start` says"),
+    ],
+)
+def test_an_option_without_effect_is_refused(cluster: SocketCluster, option: dict[str, Any], match: str) -> None:
+    """All but those of a group had none, and nobody was told."""
+    with pytest.raises(ConfigError, match=match):
+        read_topic("logs", **option, **options(cluster))
+    assert pyarrow.table(read_topic("logs", auto_offset_reset="earliest", **options(cluster))).num_rows
+
+
 def test_what_is_not_there(cluster: SocketCluster) -> None:
     with pytest.raises(UnknownTopicOrPartition):
         read_topic("nothing", **options(cluster))
     with pytest.raises(UnknownTopicOrPartition):
         read_topic("logs", partitions=[9], **options(cluster))
-    with pytest.raises(ConfigError, match="leave group_id out"):
-        read_topic("logs", group_id="g", **options(cluster))
     cluster.create("empty", 2)
     table = pyarrow.table(read_topic("empty", headers=True, **options(cluster)))
     assert table.num_rows == 0 and table.column_names[-1] == "headers"

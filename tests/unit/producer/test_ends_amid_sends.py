@@ -266,7 +266,7 @@ def test_a_close_tells_what_waits_in_the_open_transaction(shared_broker, topic, 
         assert all(isinstance(entry.error, TransactionAborted) for entry in sent)
 
     run(main, shared_broker)
-    assert "2 records were not delivered: the producer was closed while their transaction was open" in caplog.text
+    assert "2 records were not delivered: the producer was closed while its transaction was open" in caplog.text
 
 
 def test_many_records_wait_for_their_turn_and_their_topic_within_one_time(shared_broker, topic):

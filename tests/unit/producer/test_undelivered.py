@@ -170,7 +170,7 @@ def test_an_open_transaction_at_the_end_is_told(make, topic, strict, shared_brok
         return
     assert caught.value.count == 3
     (line,) = told(caplog)
-    assert line.startswith("3 records were not delivered: the producer was closed while their transaction was open")
+    assert line.startswith("3 records were not delivered: the producer was closed while its transaction was open")
     assert ("INVALID_TIMESTAMP" in line) == bool(refuse)
 
 
