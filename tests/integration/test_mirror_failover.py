@@ -137,6 +137,37 @@ def test_a_process_whose_source_is_gone_does_not_wait_for_it_to_end(
                 assert placing.wait(30)
 
 
+@pytest.mark.parametrize("asked", ["epochs", "times", "ends of the log"])
+def test_a_lane_whose_source_is_gone_while_it_looks_for_losses_does_not_wait_for_it_to_end(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    _, target = brokers
+    name, alias = new_topic_name(), f"looks-{asked.split()[0]}"
+    looking = threading.Event()
+    with Broker(in_memory=True, config={"group.initial.rebalance.delay.ms": 0}) as source:
+        made(source, name, b"x")
+        config = configured((source, target), [name], alias=alias, names="identity", heartbeat_interval_ms=0)
+        with running(config):
+            until(lambda: values_of(target, name) == [b"x"])
+
+        def placed(*arguments: Any) -> Any:
+            found = offsets_of(*arguments)
+            if name in {tp.topic for tp in found.ends}:
+                source.stop()
+                looking.set()
+            short = {tp: end - (asked == "ends of the log") for tp, end in found.ends.items()}
+            return found._replace(ends=short)
+
+        monkeypatch.setattr("fastq.mirror.lane.offsets_of", placed)
+        monkeypatch.setattr("fastq.mirror.mirror.STOP_S", 300.0)
+        monkeypatch.setattr("fastq.mirror.source_reader.LEADERS_S", 300.0)
+        monkeypatch.setattr("fastq.mirror.history.LOOK_S", 300.0)
+        if asked == "times":
+            monkeypatch.setattr("fastq.mirror.history._by_epochs", lambda *_: {})
+        with running(config):
+            assert looking.wait(30)
+
+
 @pytest.mark.parametrize(("group_interval_ms", "refresh_interval_ms"), [(0, 200), (100, 300_000)])
 def test_a_process_whose_source_is_idle_hears_of_a_fail_over_and_leaves_the_target_alone(
     brokers: tuple[Broker, Broker], new_topic_name: Any, group_interval_ms: int, refresh_interval_ms: int

@@ -20,7 +20,7 @@ from fastq.metadata import TopicPartition
 from fastq.mirror.config import Side
 from fastq.mirror.progress import Mark, Progress
 from fastq.mirror.source_reader import SourceReader
-from fastq.mirror.state import consumer_at
+from fastq.mirror.state import Opened, consumer_at
 
 LOOK_S = 5.0
 TRIES, PAUSE_S = 5, 0.1
@@ -43,17 +43,19 @@ def lost_from(
     begins: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     sound: Container[TopicPartition] = (),
+    opened: Opened = lambda wake: None,
 ) -> dict[TopicPartition, int | FastqError]:
     """Of partitions of which the source has lost copied records: from which offset on, and where the epoch is the same, at the latest from
-    which; or why that cannot be asked of a partition. Raises why nothing can be asked. Times of `sound` ones are not compared."""
+    which; or why that cannot be asked of a partition. Raises why nothing can be asked, and ClientClosed or WakeupError after what
+    `opened` gets was called. Times of `sound` ones are not compared."""
     asked = {tp: mark for tp, mark in marks.items() if begins.get(tp, mark.end) < mark.end}
-    lost = _by_epochs(side, {tp: mark for tp, mark in asked.items() if mark.epoch >= 0})
+    lost = _by_epochs(side, {tp: mark for tp, mark in asked.items() if mark.epoch >= 0}, opened)
     left = {
         tp: mark
         for tp, mark in asked.items()
         if tp not in lost and tp not in sound and mark.end <= ends[tp] and mark.time_ms >= 0
     }
-    return lost | _by_times(side, left)
+    return lost | _by_times(side, left, opened)
 
 
 class SoundMarks:
@@ -80,10 +82,13 @@ class SoundMarks:
         self._before = dict(marks)
 
 
-def _by_epochs(side: Side, marks: Mapping[TopicPartition, Mark]) -> dict[TopicPartition, int | FastqError]:
+def _by_epochs(
+    side: Side, marks: Mapping[TopicPartition, Mark], opened: Opened
+) -> dict[TopicPartition, int | FastqError]:
     lost: dict[TopicPartition, int | FastqError] = {}
     left = {tp: mark.epoch for tp, mark in marks.items()}
     with closing(SourceReader(side)) as reader:
+        opened(reader.close)
         for attempt in range(TRIES):
             if not left:
                 break
@@ -105,7 +110,9 @@ def _by_epochs(side: Side, marks: Mapping[TopicPartition, Mark]) -> dict[TopicPa
     return lost
 
 
-def _by_times(side: Side, marks: Mapping[TopicPartition, Mark]) -> dict[TopicPartition, int | FastqError]:
+def _by_times(
+    side: Side, marks: Mapping[TopicPartition, Mark], opened: Opened
+) -> dict[TopicPartition, int | FastqError]:
     """Read the last record of each that was copied, and compare its time."""
     lost: dict[TopicPartition, int | FastqError] = {}
     left = dict(marks)
@@ -113,6 +120,7 @@ def _by_times(side: Side, marks: Mapping[TopicPartition, Mark]) -> dict[TopicPar
         return lost
     own = {"isolation_level": "read_uncommitted", "auto_offset_reset": "none", "max_partition_fetch_bytes": 1}
     with consumer_at(side, **own) as consumer:
+        opened(consumer.wakeup)
         consumer.assign(left)
         for tp, mark in left.items():
             consumer.seek(tp, mark.end - 1)

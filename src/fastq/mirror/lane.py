@@ -165,7 +165,7 @@ class Lane:
             2 * config.options.refresh_interval_ms / 1000 + AGREE_S
         )  # until the survey has seen what there is now
         self._stop = threading.Event()
-        self._wake: Callable[[], object] = lambda: None  # ends what waits for the source
+        self._wakes: list[Callable[[], object]] = []  # each ends something that waits for the source
         self._progress: dict[TopicPartition, Progress] = {}
         self._targets: dict[TopicPartition, str] = {}
         self._changed: set[TopicPartition] = (
@@ -181,7 +181,14 @@ class Lane:
     def stop(self) -> None:
         """End after the transaction at hand. The source is not waited for, which may be away."""
         self._stop.set()
-        self._wake()
+        for wake in list(self._wakes):
+            wake()
+
+    def _ended_by_stop(self, wake: Callable[[], object]) -> None:
+        """Something is about to wait for the source, which `wake` ends; that may be called later than it is needed."""
+        self._wakes.append(wake)
+        if self._stop.is_set():
+            wake()
 
     def run(self) -> None:
         """Copy until `stop`."""
@@ -226,7 +233,7 @@ class Lane:
                 auto_offset_reset="none",
                 prefetch_bytes_max=config.source.consumer.get("prefetch_bytes_max", PREFETCH_BYTES),
             ) as consumer:
-                self._wake = consumer.wakeup
+                self._wakes = [consumer.wakeup]
                 while not self._stop.is_set():
                     work = self._work()
                     if work.version != version or self._is_due():
@@ -271,9 +278,10 @@ class Lane:
         begins, found, missing = offsets_of(consumer, fresh)
         for tp, error in missing.items():
             self._leave_out(tp, error, RETRY_S)
-        ends = with_open_transactions(self._config.source, self._progress, found)
+        ends = with_open_transactions(self._config.source, self._progress, found, self._ended_by_stop)
         marks = marks_of(self._progress, {tp: fresh[tp].topic_id for tp in begins if tp not in missing})
-        lost = lost_from(self._config.source, marks, begins, ends)
+        lost = lost_from(self._config.source, marks, begins, ends, opened=self._ended_by_stop)
+        del self._wakes[1:]
         placed: dict[TopicPartition, str] = {}
         for tp, mirrored in fresh.items():
             if tp in missing:

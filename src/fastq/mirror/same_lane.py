@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from fastq.consumer import Consumer
-from fastq.errors import FastqError, OffsetOutOfRange, PolicyViolation
+from fastq.errors import ClientClosed, FastqError, OffsetOutOfRange, PolicyViolation
 from fastq.metadata import TopicPartition
 from fastq.mirror.lane import AGREE_S, FOREVER_S, RETRY_S, Failure, Lane, Work, opened_producer, stopped_error
 from fastq.mirror.progress import MirrorGap
@@ -85,7 +85,7 @@ class SameLane(Lane):
                 consumer_at(config.source, isolation_level="read_uncommitted") as consumer,
                 ThreadPoolExecutor(1, f"fastq-mirror-fetch-{self.number}") as beside,
             ):
-                self._wake = partial(_end_waits, source, consumer)
+                self._wakes = [partial(_end_waits, source, consumer)]
                 self._copy_all(producer, source, target, consumer, beside)
 
     def _copy_all(
@@ -247,7 +247,9 @@ class SameLane(Lane):
 
     def _set_aside(self, tp: TopicPartition, error: FastqError) -> None:
         """Leave a partition out: for a moment where it may be that its leader has changed, and longer where that goes on. Raises
-        MirrorStopped where it is that the mirror was failed over."""
+        MirrorStopped where it is that the mirror was failed over, and ClientClosed where `stop` has ended what was asked."""
+        if self._stop.is_set() and isinstance(error, ClientClosed):
+            raise error
         self._at.pop(tp, None)
         if isinstance(error, PolicyViolation):
             self._check_goes_on()

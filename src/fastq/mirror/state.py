@@ -19,8 +19,8 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 from fastq.consumer import Consumer, Record
 from fastq.errors import ConfigError, FastqError, WakeupError
@@ -44,6 +44,8 @@ READ_TIMEOUT_S = 30.0
 OFFSETS_S, OFFSETS_ALONE_S = 10.0, 1.0
 K = TypeVar("K")
 V = TypeVar("V")
+Opened: TypeAlias = "Callable[[Callable[[], object]], object]"
+"""Gets what ends a wait for the source, from any thread."""
 
 
 def lane_of(partition: TopicPartition, lanes: int) -> int:
@@ -157,13 +159,18 @@ def offsets_of(consumer: Consumer, partitions: Iterable[TopicPartition]) -> Offs
 
 
 def with_open_transactions(
-    side: Side, progress: Mapping[TopicPartition, Progress], ends: Mapping[TopicPartition, int]
+    side: Side,
+    progress: Mapping[TopicPartition, Progress],
+    ends: Mapping[TopicPartition, int],
+    opened: Opened = lambda wake: None,
 ) -> dict[TopicPartition, int]:
-    """Ends of partitions; where more was copied than is committed, as by a mirror that read uncommitted records, that of the log."""
+    """Ends of partitions; where more was copied than is committed, as by a mirror that read uncommitted records, that of the log.
+    Raises WakeupError after what `opened` gets was called."""
     beyond = [tp for tp, end in ends.items() if tp in progress and progress[tp].next_offset > end]
     if not beyond:
         return dict(ends)
     with consumer_at(side, isolation_level="read_uncommitted") as consumer:
+        opened(consumer.wakeup)
         return {**ends, **consumer.end_offsets(beyond)}
 
 

@@ -19,6 +19,7 @@ from fastq.mirror.names import Names, state_topic
 from fastq.mirror.state import CONFIGS, State, end_of, read_state
 from fastq.mirror.topics import Changes, Plan, Provenance, Topic, copied_configs, plan, topics_of
 from fastq.values import NamedTuple
+from fastq.words import counted
 
 logger = logging.getLogger("fastq.mirror")
 
@@ -251,11 +252,11 @@ class Survey:
                     )
                     done = True  # or it was made at this moment
                 else:
-                    text = f"made {name}: {changes.create[name].partitions} partitions"
+                    text = f"made {name}: {counted(changes.create[name].partitions, 'partition')}"
                     done |= self._outcome(name, created.error, text)
         if changes.grow:
             for name, grown in self._grown(changes).items():
-                done |= self._outcome(name, grown.error, f"{name} has {changes.grow[name]} partitions now")
+                done |= self._outcome(name, grown.error, f"{name} has {counted(changes.grow[name], 'partition')} now")
         self._set = dict(self._taken(changes))
         for name, wanted in changes.configs.items():
             values = {key: value for key, value in wanted.items() if (name, key) not in self._set}

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from fastq.errors import LeaderNotAvailable, PolicyViolation
+from fastq.errors import ClientClosed, LeaderNotAvailable, PolicyViolation
 from fastq.metadata import TopicPartition
 from fastq.mirror import same_failover, same_lane
 from fastq.mirror.config import parse_config
@@ -181,6 +181,30 @@ def test_with_start_latest_a_topic_that_is_made_anew_is_copied_from_its_beginnin
     begun = lane._place(empty, empty, empty, dict.fromkeys((before, never), Mirrored("t", "1" * 32, "2" * 32, "A/c/1")))
     assert {tp: at.offset for tp, at in lane._at.items()} == {before: 3, never: 50}
     assert begun == lane._epochs == {before: Epochs("1" * 32, begin=3), never: Epochs("1" * 32, begin=50)}
+
+
+def test_a_lane_that_ends_while_it_compares_batches_complains_of_no_partition(caplog: pytest.LogCaptureFixture) -> None:
+    """That it ends, ends what it asks the source: each partition was said not to be mirrored, for a closed client."""
+
+    class Ending:
+        def ask(self, asks: Mapping[TopicPartition, Ask]) -> dict[TopicPartition, Told]:
+            return dict.fromkeys(asks, Told(0, 9, 9, None))
+
+        def beginning_offsets(self, partitions: Sequence[TopicPartition], _: float) -> dict[TopicPartition, int]:
+            return dict.fromkeys(partitions, 0)
+
+        def end_offsets(self, partitions: Sequence[TopicPartition], _: float) -> dict[TopicPartition, int]:
+            return dict.fromkeys(partitions, 50)
+
+        def batch_at(self, *_: object) -> None:
+            lane.stop()
+            raise ClientClosed()
+
+    lane, ending = new_lane(), cast("Any", Ending())
+    lane._at, lane._tries, lane._epochs = {}, {}, {}
+    with pytest.raises(ClientClosed):
+        lane._place(ending, ending, ending, {TopicPartition("t", 0): Mirrored("t", "1" * 32, "2" * 32, "A/c/1")})
+    assert lane.failed == {} and caplog.messages == []
 
 
 def test_a_fail_back_begins_nowhere_where_a_partition_does_not_tell_its_begin(monkeypatch: pytest.MonkeyPatch) -> None:
