@@ -347,12 +347,11 @@ class SameLane(Lane):
         for tp, chunk in chunks.items():
             at = before[tp]
             there = TopicPartition(at.mirrored.topic, tp.partition)
+            start = self._start(tp, at, chunk)
             if chunk.next_offset > chunk.asked:
-                asks[there] = self._ask(
-                    at.mirrored, offset=at.end, log_start=self._start(at, chunk), records=chunk.records
-                )
-            elif chunk.log_start > at.log_start and at.end > 0:
-                asks[there] = self._ask(at.mirrored, log_start=chunk.log_start)
+                asks[there] = self._ask(at.mirrored, offset=at.end, log_start=start, records=chunk.records)
+            elif start > at.log_start and at.end > 0:
+                asks[there] = self._ask(at.mirrored, log_start=start)
             else:
                 continue
             places[there] = tp
@@ -375,7 +374,10 @@ class SameLane(Lane):
         self.counts.transactions += 1
         self.counts.transactions_s += self._clock() - begin
 
-    @staticmethod
-    def _start(at: _At, chunk: Fetched) -> int:
-        """Where the target's log is to begin: where the source's does, or this mirror, in the middle of it."""
-        return max(chunk.log_start, at.offset) if at.end == 0 else chunk.log_start
+    def _start(self, tp: TopicPartition, at: _At, chunk: Fetched) -> int:
+        """Where the target's log is to begin: where the source's does, or this mirror, in the middle of it. The latter is told again and
+        again: a broker that is killed may forget it, and so may one that leads after it."""
+        if at.end == 0:
+            return max(chunk.log_start, at.offset)
+        first = self._epochs[tp].first if self._config.options.start == "latest" and tp in self._epochs else -1
+        return max(chunk.log_start, first if first < at.end else -1)

@@ -183,6 +183,35 @@ def test_with_start_latest_a_topic_that_is_made_anew_is_copied_from_its_beginnin
     assert begun == lane._epochs == {before: Epochs("1" * 32, begin=3), never: Epochs("1" * 32, begin=50)}
 
 
+@pytest.mark.parametrize(
+    ("start", "source_start", "end", "told"),
+    [
+        ("latest", 0, 60, [50]),
+        ("latest", 55, 60, [55]),
+        ("latest", 0, 40, []),  # it was cut off below that
+        ("earliest", 0, 60, []),  # what lies below was never there in the source
+    ],
+)
+def test_a_target_that_has_forgotten_where_its_mirror_began_is_told_again(
+    start: str, source_start: int, end: int, told: list[int]
+) -> None:
+    """A broker that is killed has the start of its log from before; what lies below was then missing for who compares both sides."""
+    asked: list[int] = []
+
+    class Forgetful:
+        def ask(self, asks: Mapping[TopicPartition, Ask]) -> dict[TopicPartition, Told]:
+            asked.extend(ask.log_start for ask in asks.values())
+            return {tp: Told(ask.log_start, end, end, None) for tp, ask in asks.items()}
+
+    tp, lane, target = TopicPartition("t", 0), new_lane(start=start), cast("Any", Forgetful())
+    lane._tries, lane._lags, lane._epochs = {}, {}, {tp: Epochs("1" * 32, ((2, 50),))}
+    lane._at = {tp: _At(Mirrored("t", "1" * 32, "2" * 32, "A/c/1"), end, end, 0)}
+    nothing = Fetched(end, memoryview(b""), end, 0, (), source_start, end)
+    for _ in range(2):
+        lane._append(cast("Any", None), target, dict(lane._at), {tp: nothing}, {})
+    assert asked == told
+
+
 def test_a_lane_that_ends_while_it_compares_batches_complains_of_no_partition(caplog: pytest.LogCaptureFixture) -> None:
     """That it ends, ends what it asks the source: each partition was said not to be mirrored, for a closed client."""
 
