@@ -247,7 +247,15 @@ def run_fail_back(options: argparse.Namespace) -> int:
     source, target = config.source.alias, config.target.alias
     found = fail_back(config)
     for tp, (start, end) in sorted(found.diverged.items()):
-        complain(f"{tp}: offsets {start} to {end - 1} of {source} were never copied to {target}; they stay in {source}")
+        if config.options.offsets == "same":
+            complain(
+                f"{tp}: offsets {start} to {end - 1} of {source} are not in {target}; they stay in {source} until {target} begins "
+                f"behind offset {end}"
+            )
+        else:
+            complain(
+                f"{tp}: offsets {start} to {end - 1} of {source} were never copied to {target}; they stay in {source}"
+            )
     command = f"fastq mirror --config {options.config}{'' if options.reverse else ' --reverse'}"
     print(f"{counted(len(found.partitions), 'partition')} prepared: {command} copies {target} to {source}")
     return 0

@@ -184,7 +184,13 @@ def compare(
     if end > readable:
         why = f"a transaction is open in the source at offset {readable}, and the target has what it has sent"
         return Comparison(partition, topic, "unknown", detail=why)
-    start = (begin, target_begin) if compacted else common_start(progress, begin, target_begin)
+    start: tuple[int, int] | None
+    if not compacted:
+        start = common_start(progress, begin, target_begin)
+    elif same:  # of a key that one side alone has from before the other begins, nothing is to be said
+        start = (max(begin, target_begin),) * 2
+    else:
+        start = begin, target_begin
     if start is None:
         why = "there is no record whose place is known on both sides and that both still have"
         return Comparison(partition, topic, "unknown", detail=why)

@@ -26,7 +26,7 @@ from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import Progress, Run, is_another
 from fastq.mirror.report import heartbeat_age_s
 from fastq.mirror.same import Epochs
-from fastq.mirror.same_failover import end_topics, follow_back, where_begun
+from fastq.mirror.same_failover import end_topics, follow_back
 from fastq.mirror.same_progress import progress_of
 from fastq.mirror.state import (
     Stopped,
@@ -149,7 +149,7 @@ def _missing(
 
 
 class Prepared(NamedTuple):
-    """What a fail-back has prepared: where the mirror the other way begins, and ranges of the former source that nobody has copied."""
+    """What a fail-back has prepared: where the mirror the other way begins, and ranges of the former source that the target has not."""
 
     partitions: Mapping[TopicPartition, int]
     diverged: Mapping[TopicPartition, tuple[int, int]]
@@ -177,10 +177,9 @@ def fail_back(config: MirrorConfig) -> Prepared:
             time_ms = end_of(state.stopped)
             back_lanes = returning.prepare()  # before anything else is changed: it may be refused
             prepared = not _left(back, back_lanes, time_ms)
-            begun = where_begun(config, ends, survey.target)
-            seed = partial(_seed_left, back, back_lanes, begun, time_ms)
-            follow_back(config, ends, survey.source, survey.target, seed, prepared=prepared)
-            return Prepared(ends, {})
+            seed = partial(_seed_left, back, back_lanes, time_ms)
+            admins = survey.source, survey.target
+            return Prepared(ends, follow_back(config, ends, state.epochs, *admins, seed, prepared=prepared))
         ids, theirs = partitions_of(survey.target, ends), partitions_of(survey.source, state.progress)
         # A topic that one of both has deleted, or made anew, has not what was copied: nothing is to be passed over there.
         same = [
@@ -196,7 +195,7 @@ def fail_back(config: MirrorConfig) -> Prepared:
         places = {
             tp: Progress(ends[tp], ids[tp], (Run(ends[tp], source_ends[tp], 0),), None, theirs[tp]) for tp in same
         }
-        left = _seed_left(back, returning.prepare(), places, end_of(state.stopped))
+        left = _seed_left(back, returning.prepare(), end_of(state.stopped), places)
         diverged = {
             tp: (state.progress[tp].next_offset, source_ends[tp])
             for tp in same
@@ -216,7 +215,7 @@ def _left(back: MirrorConfig, lanes: int, time_ms: int) -> list[int]:
 
 
 def _seed_left(
-    back: MirrorConfig, lanes: int, begun: Mapping[TopicPartition, Progress | Epochs], time_ms: int
+    back: MirrorConfig, lanes: int, time_ms: int, begun: Mapping[TopicPartition, Progress | Epochs]
 ) -> Sequence[int]:
     """Seed those lanes that were not prepared for this end yet; which they are."""
     left = _left(back, lanes, time_ms)

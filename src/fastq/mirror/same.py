@@ -27,11 +27,13 @@ def source_value(alias: str, cluster_id: str, topic_id: str) -> str:
 
 class Epochs(NamedTuple):
     """The source's leader epochs in a partition of it, each with the first offset that it wrote of what was copied, ascending: the last
-    EPOCHS_MAX. `begin` is the first offset that was copied, where epochs before those are forgotten; -1: it is that of the first one."""
+    EPOCHS_MAX. `begin` is the first offset that was copied, where epochs before those are forgotten; -1: it is that of the first one.
+    What the target has below `keeps` stays there until the source begins behind that; -1: it goes as it goes in the source."""
 
     topic_id: str
     starts: tuple[tuple[int, int], ...] = ()
     begin: int = -1
+    keeps: int = -1
 
     @property
     def first(self) -> int:
@@ -58,7 +60,8 @@ class Epochs(NamedTuple):
         return self._replace(starts=tuple(starts[-EPOCHS_MAX:]), begin=begin)
 
     def to_json(self) -> bytes:
-        found = {"topic_id": self.topic_id, "epochs": self.starts, **({"begin": self.begin} if self.begin >= 0 else {})}
+        offsets = {name: offset for name in ("begin", "keeps") if (offset := getattr(self, name)) >= 0}
+        found = {"topic_id": self.topic_id, "epochs": self.starts, **offsets}
         return json.dumps(found, separators=(",", ":")).encode()
 
     @classmethod
@@ -66,9 +69,21 @@ class Epochs(NamedTuple):
         try:
             found = json.loads(value)
             starts = tuple((int(epoch), int(start)) for epoch, start in found["epochs"])
-            return cls(str(found["topic_id"]), starts, int(found.get("begin", -1)))
+            return cls(str(found["topic_id"]), starts, int(found.get("begin", -1)), int(found.get("keeps", -1)))
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(f"no epochs of a partition: {value[:100]!r}", cause=error) from None
+
+
+def begun_back(known: Epochs | None, source_id: str, topic_id: str, begin: int, start: int, end: int) -> Epochs:
+    """How a mirror begins that goes the way back, from a topic that begins at `begin` to a log of the former source from `start` up to
+    `end`. `known` is what the former mirror has kept of that, `source_id` the id that its topic has now.
+
+    Where that mirror began in the middle, as at "latest", all below is in the former source alone, and not to be deleted because the
+    other log begins later. It is where that begins behind this place, which is its retention's doing, or somebody's."""
+    if start >= end:
+        return Epochs(topic_id, begin=begin)
+    first = known.first if known is not None and known.topic_id == source_id and known.first >= 0 else begin
+    return Epochs(topic_id, begin=max(begin, start), keeps=max(first, begin) if start < first else -1)
 
 
 class Place(NamedTuple):

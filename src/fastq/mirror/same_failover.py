@@ -6,7 +6,8 @@ Rules
   producers are forgotten; then `mirror.source` goes, and everybody may write. Heartbeats stay as they are, ended: nobody else writes
   them, and the same mirror goes on with them once it has been failed back to.
 - Fail-back makes a topic of the former source a mirror of the target's, where it ends before the fail-over did and its last batch is the
-  one that lies there. What nobody has copied is refused: offsets would mean two records.
+  one that lies there. What nobody has copied is refused: offsets would mean two records. But what lies below where the mirror began, as
+  at "latest", stays there: the other side has no records of these offsets.
 - A transaction that is open there was ended by the fail-over, as aborted: its producer is fenced, so that its commit fails. Its coordinator
   writes no marker while the topic is a mirror's, so a commit that came first is seen, and refuses the fail-back.
 """
@@ -26,7 +27,7 @@ from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, Side
 from fastq.mirror.lane import ending_producer
 from fastq.mirror.names import Names, state_topic
-from fastq.mirror.same import ENDED, MIRROR_SOURCE, Epochs, source_value
+from fastq.mirror.same import ENDED, MIRROR_SOURCE, Epochs, begun_back, source_value
 from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
 from fastq.mirror.state import Stopped, consumer_at, lane_of, offsets_of, read_state, stopped_key
 from fastq.mirror.target_writer import END, Ask, TargetWriter, Told
@@ -151,18 +152,21 @@ def _lane(names: Names, tp: TopicPartition, lanes: int) -> int:
 def follow_back(
     config: MirrorConfig,
     ends: Mapping[TopicPartition, int],
+    known: Mapping[TopicPartition, Epochs],
     source: Admin,
     target: Admin,
-    seed: Callable[[], object],
+    seed: Callable[[Mapping[TopicPartition, Epochs]], object],
     *,
     prepared: bool,
-) -> None:
+) -> dict[TopicPartition, tuple[int, int]]:
     """Have the former source's topics follow those of the target, whose mirrored records end at `ends`, and the mirror that does it begin,
-    by `seed`. `prepared`: it was done before, to the end, so that those that follow may have more by now.
+    by `seed`. `known` is what the ended mirror has kept. `prepared`: it was done before, to the end, so that those that follow may have
+    more by now. Which offsets the former source keeps that the target has not.
 
     Raises ConfigError, with all that is in the way, before anything is changed that is not taken back.
     """
     alias = config.target.alias
+    begun = where_begun(config, ends, target)
     with closing(TargetWriter(config.source)) as writer:
         writer.check()
     cluster = target.describe_cluster().cluster_id or ""
@@ -181,17 +185,25 @@ def follow_back(
     fenced = _waiting_in(
         source, [TopicPartition(name, number) for name in left for number in range(here[name].partitions)]
     )
+    kept: dict[TopicPartition, tuple[int, int]] = {}
     try:
         for name in wanted:  # read-only first: what is looked at then stays
             source.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: values[name]})
         own = [TopicPartition(name, number) for name in wanted for number in range(here[name].partitions)]
         # One that the mirror has never seen has nothing that was copied; one that is there alone is made here.
-        refused = _differences(config, {tp: ends.get(tp, 0) for tp in own}, here, there, values)
+        logs = _logs(config, {tp: Ask(here[tp.topic].topic_id, values[tp.topic]) for tp in own})
+        refused = _differences(config, {tp: ends.get(tp, 0) for tp in own}, logs, here, there)
         if not refused:
             refused = _fence_open(source, own, fenced)
         if not refused:
             _let_go_one_way(config, source)
-            seed()
+            for tp, log in logs.items():
+                if tp in begun:  # else it is empty, and not there in the target
+                    begin, ids = begun[tp].begin, (here[tp.topic].topic_id.hex(), begun[tp].topic_id)
+                    begun[tp] = begun_back(known.get(tp), *ids, begin, log.log_start, log.log_end)
+                    if log.log_start < begin and begun[tp].keeps >= 0:
+                        kept[tp] = log.log_start, begun[tp].keeps
+            seed(begun)
     except BaseException:
         _give_back(source, given_back, fenced)
         raise
@@ -203,6 +215,7 @@ def follow_back(
             hint=f"Look at these records, and keep what is needed; then fastq topics delete {' '.join(names)} in {config.source.alias}: "
             "fastq mirror --reverse makes them there and copies them anew",
         )
+    return kept
 
 
 def _let_go_one_way(config: MirrorConfig, source: Admin) -> None:
@@ -322,25 +335,31 @@ def _described(admin: Admin, topics: Iterable[str]) -> dict[str, Topic]:
     }
 
 
+def _logs(config: MirrorConfig, asks: Mapping[TopicPartition, Ask]) -> dict[TopicPartition, Told]:
+    """Where the logs of the former source begin and end. Raises why one does not tell."""
+    if not asks:
+        return {}
+    with closing(TargetWriter(config.source)) as writer:
+        told = writer.ask_until(asks, lambda: time.sleep(PAUSE_S), TRIES)
+    for at in told.values():
+        if at.error is not None:
+            raise at.error
+    return told
+
+
 def _differences(
     config: MirrorConfig,
     ends: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, Told],
     here: Mapping[str, Topic],
     there: Mapping[str, Topic],
-    values: Mapping[str, str],
 ) -> dict[TopicPartition, str]:
-    """Why partitions of the former source are no prefix of the target's, in words."""
+    """Why partitions of the former source go on otherwise than the target's, in words."""
     found: dict[TopicPartition, str] = {}
     if not ends:
         return found
-    with closing(TargetWriter(config.source)) as writer:
-        told = writer.ask_until(
-            {tp: Ask(here[tp.topic].topic_id, values[tp.topic]) for tp in ends}, lambda: time.sleep(PAUSE_S), TRIES
-        )
     same: dict[TopicPartition, int] = {}  # where the former source's log ends, which the target's has to agree with
-    for tp, at in told.items():
-        if at.error is not None:
-            raise at.error
+    for tp, at in logs.items():
         if at.log_end > ends[tp]:
             found[tp] = (
                 f"{tp} has the offsets {ends[tp]} to {at.log_end - 1}, which {config.target.alias} never had before the fail-over"

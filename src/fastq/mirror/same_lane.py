@@ -376,8 +376,11 @@ class SameLane(Lane):
 
     def _start(self, tp: TopicPartition, at: _At, chunk: Fetched) -> int:
         """Where the target's log is to begin: where the source's does, or this mirror, in the middle of it. The latter is told again and
-        again: a broker that is killed may forget it, and so may one that leads after it."""
+        again: a broker that is killed may forget it, and so may one that leads after it. -1 where it is to begin where it does."""
         if at.end == 0:
             return max(chunk.log_start, at.offset)
-        first = self._epochs[tp].first if self._config.options.start == "latest" and tp in self._epochs else -1
+        epochs = self._epochs.get(tp)
+        if epochs is not None and epochs.keeps >= 0:
+            return chunk.log_start if chunk.log_start > epochs.keeps else -1
+        first = epochs.first if self._config.options.start == "latest" and epochs is not None else -1
         return max(chunk.log_start, first if first < at.end else -1)

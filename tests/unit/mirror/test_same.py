@@ -14,7 +14,7 @@ from fastq.mirror import same_failover, same_lane
 from fastq.mirror.config import parse_config
 from fastq.mirror.lane import Work
 from fastq.mirror.progress import MirrorGap, StateError
-from fastq.mirror.same import Epochs, Place, diverged_at, place_same, source_value
+from fastq.mirror.same import Epochs, Place, begun_back, diverged_at, place_same, source_value
 from fastq.mirror.same_lane import SameLane, _At
 from fastq.mirror.source_reader import Fetched
 from fastq.mirror.state import Offsets, Stopped
@@ -38,6 +38,8 @@ def test_epochs_are_kept_with_their_first_offsets() -> None:
         long = long.added([(n, 100 + n)], 100 + n)
     assert [each.first for each in (many, long, Epochs.from_json(long.to_json()))] == [0, 100, 100]
     assert [long.added([(2000, end)], end).first for end in (500, 101, 100, 0)] == [100, 100, 100, 0]
+    kept = Epochs("id", begin=5, keeps=7).added([(3, 10)], 10)
+    assert kept == Epochs("id", ((3, 10),), 5, 7) == Epochs.from_json(kept.to_json())
     assert Epochs.from_json(b'{"topic_id": "id", "epochs": [[3, 10]]}') == Epochs("id", ((3, 10),)), (
         "as it was written before"
     )
@@ -184,16 +186,42 @@ def test_with_start_latest_a_topic_that_is_made_anew_is_copied_from_its_beginnin
 
 
 @pytest.mark.parametrize(
-    ("start", "source_start", "end", "told"),
+    ("first", "source_id", "begin", "log", "expected"),
     [
-        ("latest", 0, 60, [50]),
-        ("latest", 55, 60, [55]),
-        ("latest", 0, 40, []),  # it was cut off below that
-        ("earliest", 0, 60, []),  # what lies below was never there in the source
+        (50, "1", 50, (0, 60), (50, 50)),  # it began in the middle: 0 to 49 are there alone
+        (50, "1", 55, (0, 60), (55, 55)),  # and what was deleted since in the other is not told from it
+        (50, "1", 0, (0, 60), (0, 50)),  # a broker that was killed has forgotten where its log begins
+        (50, "1", 55, (50, 60), (55, -1)),  # what was copied goes with what it is a copy of
+        (0, "1", 55, (0, 60), (55, -1)),
+        (50, "1", 40, (50, 60), (50, -1)),  # the way back's way back: the former source has less
+        (-1, "1", 50, (0, 60), (50, 50)),  # nobody knows what it had of it
+        (0, "2", 50, (0, 60), (50, 50)),  # it had none of this topic
+        (50, "1", 50, (0, 0), (50, -1)),  # it has nothing
+        (50, "1", 50, (60, 60), (50, -1)),
+    ],
+)
+def test_what_a_former_source_alone_has_below_where_its_mirror_began_is_kept(
+    first: int, source_id: str, begin: int, log: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    found = begun_back(Epochs("1", begin=first), source_id, "2", begin, *log)
+    assert (found.topic_id, found.starts, (found.begin, found.keeps)) == ("2", (), expected)
+    if first < 0:
+        assert begun_back(None, source_id, "2", begin, *log) == found
+
+
+@pytest.mark.parametrize(
+    ("start", "source_start", "end", "keeps", "told"),
+    [
+        ("latest", 0, 60, -1, [50]),
+        ("latest", 55, 60, -1, [55]),
+        ("latest", 0, 40, -1, []),  # it was cut off below that
+        ("earliest", 0, 60, -1, []),  # what lies below was never there in the source
+        *((start, 50, 60, 50, []) for start in ("latest", "earliest")),  # it alone has what lies below
+        *((start, 51, 60, 50, [51]) for start in ("latest", "earliest")),
     ],
 )
 def test_a_target_that_has_forgotten_where_its_mirror_began_is_told_again(
-    start: str, source_start: int, end: int, told: list[int]
+    start: str, source_start: int, end: int, keeps: int, told: list[int]
 ) -> None:
     """A broker that is killed has the start of its log from before; what lies below was then missing for who compares both sides."""
     asked: list[int] = []
@@ -204,7 +232,7 @@ def test_a_target_that_has_forgotten_where_its_mirror_began_is_told_again(
             return {tp: Told(ask.log_start, end, end, None) for tp, ask in asks.items()}
 
     tp, lane, target = TopicPartition("t", 0), new_lane(start=start), cast("Any", Forgetful())
-    lane._tries, lane._lags, lane._epochs = {}, {}, {tp: Epochs("1" * 32, ((2, 50),))}
+    lane._tries, lane._lags, lane._epochs = {}, {}, {tp: Epochs("1" * 32, ((2, 50),), keeps=keeps)}
     lane._at = {tp: _At(Mirrored("t", "1" * 32, "2" * 32, "A/c/1"), end, end, 0)}
     nothing = Fetched(end, memoryview(b""), end, 0, (), source_start, end)
     for _ in range(2):
