@@ -367,7 +367,7 @@ def _known(settings: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
 def check_known(name: str) -> None:
     """ConfigError for what is no name of Kafka's, with the nearest that is one."""
     if name not in BROKER_KEYS and not name.startswith((config_listeners.PREFIX, *_PREFIXES)):
-        raise unknown_key(name, BROKER_KEYS, "broker setting")
+        raise unknown_key(name, BROKER_KEYS, "broker setting", "broker-settings.md")
 
 
 class _Builder:

@@ -277,8 +277,8 @@ def table_of(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
     return table
 
 
-def unknown_key(name: str, known: Mapping[str, ConfigKey], what: str) -> ConfigError:
-    """The error for a key that no table has, naming the nearest one that does exist."""
+def unknown_key(name: str, known: Mapping[str, ConfigKey], what: str, page: str) -> ConfigError:
+    """The error for a key that no table has, naming the nearest one that does exist, or else the page of the reference that has all."""
     if len(name) > SHOWN_CHARACTERS_MAX:
         return ConfigError(f"unknown {what} {shown(name)}")
     if not name.strip():
@@ -286,5 +286,5 @@ def unknown_key(name: str, known: Mapping[str, ConfigKey], what: str) -> ConfigE
     import difflib
 
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
-    return ConfigError(f"unknown {what} {name}{hint}")
+    hint = f"did you mean {nearest[0]}?" if nearest else f"docs/reference/{page} shows the known ones"
+    return ConfigError(f"unknown {what} {name}; {hint}")

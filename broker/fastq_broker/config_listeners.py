@@ -254,7 +254,7 @@ def own_key(name: str, keys: Mapping[str, ConfigKey]) -> tuple[str, str, ConfigK
     key = keys.get(plain)
     if not listener or key is None:
         raise (
-            unknown_key(plain, keys, f"setting of a listener, {name}:")
+            unknown_key(plain, keys, f"setting of a listener, {name}:", "broker-settings.md")
             if listener
             else ConfigError(f"{name} is not allowed: it takes {PREFIX}<listener in lower case>.<key>")
         )

@@ -71,7 +71,7 @@ GROUP_KEYS = table_of(
 def group_key(name: str) -> ConfigKey:
     """The row of a group key; ConfigError names the nearest one where there is none."""
     if name not in GROUP_KEYS:
-        raise unknown_key(name, GROUP_KEYS, "group config")
+        raise unknown_key(name, GROUP_KEYS, "group config", "group-settings.md")
     return GROUP_KEYS[name]
 
 

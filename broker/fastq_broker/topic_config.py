@@ -378,7 +378,7 @@ def topic_key(name: str) -> ConfigKey:
     if name == _INTERNAL_SEGMENT_BYTES.name:
         return _INTERNAL_SEGMENT_BYTES
     if name not in TOPIC_KEYS:
-        raise unknown_key(name, TOPIC_KEYS, "topic config")
+        raise unknown_key(name, TOPIC_KEYS, "topic config", "topic-settings.md")
     return TOPIC_KEYS[name]
 
 

@@ -209,7 +209,7 @@ def _key_of(resource_type: int, name: str) -> ConfigKey:
     if resource_type == ResourceType.GROUP:
         return group_config.group_key(name)
     if name not in BROKER_KEYS:
-        raise unknown_key(name, BROKER_KEYS, "broker setting")
+        raise unknown_key(name, BROKER_KEYS, "broker setting", "broker-settings.md")
     return BROKER_KEYS[name]
 
 

@@ -141,6 +141,10 @@ class Parser(argparse.ArgumentParser):
             for option, following in zip(self._given, self._given[1:], strict=False):
                 if following == value and option.startswith("--") and "=" not in option and not self._may_be(option):
                     raise argparse.ArgumentError(None, self._not_recognized([option, following]))
+            if "--config" in self._option_string_actions and str(value).endswith(".toml"):
+                raise argparse.ArgumentError(
+                    None, f"{value!r} is not known, a file of settings is given with --config {value}"
+                )
         known = [str(choice) for choice in action.choices]
         if known == [action.metavar]:
             raise argparse.ArgumentError(None, f"{value!r} is not known, {known[0]} is all that may stand there")

@@ -182,12 +182,18 @@ def _data(name: str, given: Any, errors: str) -> bytes | None:
         except ValueError as error:  # binascii.Error, or characters beyond ASCII
             raise BadLine(f'"{name}": no base64 ({error}): {given["base64"][:60]!r}') from None
     try:
-        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+        text = (
+            given
+            if isinstance(given, str)
+            else json.dumps(given, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        )
         return text.encode("utf-8", errors)
     except RecursionError as error:  # writing may go a level less deep than reading
         raise BadLine(f'"{name}": {error}') from None
     except UnicodeEncodeError as error:
         raise BadLine(f'"{name}": no text: {error.reason}') from None
+    except ValueError:  # Python reads NaN and Infinity, and takes 1e999 for the latter
+        raise BadLine(f'"{name}": JSON has no such number (NaN, Infinity, or beyond 1.8e308): {given!r:.60}') from None
 
 
 def _json_headers(given: Any, errors: str) -> Headers:

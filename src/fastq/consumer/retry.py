@@ -268,7 +268,7 @@ def check_producer(policy: RetryPolicy, producer: Any, *, asynchronous: bool) ->
 
 
 def check_client(what: str, client: Any, name: str, asynchronous: bool) -> None:
-    """Raises ConfigError for a blocking client where an asyncio one is meant, or the other way round.
+    """Raises ConfigError for a blocking client where an asyncio one is meant, or the other way round, and TypeError for no client at all.
 
     By how it is entered, so that a stand-in of a test passes.
     """
@@ -278,6 +278,8 @@ def check_client(what: str, client: Any, name: str, asynchronous: bool) -> None:
             f"{what} is {'an Async' if asynchronous else 'a '}{name} here, got {type(client).__name__}",
             hint="ConsumerPool, call and set_aside take blocking clients, AsyncConsumerPool, call_async and set_aside_async asyncio ones",
         )
+    if not hasattr(client, "send" if name == "Producer" else "config"):
+        raise TypeError(f"{what} is {'an Async' if asynchronous else 'a '}{name}, got {client!r}")
 
 
 # -- what a handler may be

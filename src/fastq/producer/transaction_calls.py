@@ -74,6 +74,8 @@ def group_of(group: Group) -> GroupMetadata:
     """A group as it goes to the coordinator; a str is the group without a member of it."""
     if isinstance(group, str):
         return GroupMetadata(group)
+    if not hasattr(group, "group_id"):
+        raise TypeError(f"a group is named by consumer.group_metadata() or a group id, got {group!r}")
     return GroupMetadata(group.group_id, group.generation_id, group.member_id, group.group_instance_id)
 
 
@@ -93,12 +95,14 @@ def offset_of(value: Any) -> OffsetAndMetadata:
 def offsets_to_send(
     source: GroupConsumer | Offsets, group: Group | None
 ) -> tuple[GroupMetadata, dict[Any, OffsetAndMetadata]]:
-    """What `send_offsets` was given, as group and offsets. TypeError when the group is missing."""
+    """What `send_offsets` was given, as group and offsets. TypeError when the group is missing, or for what is neither."""
     if isinstance(source, Mapping):
         if group is None:
             raise TypeError("send_offsets of a mapping needs the group: consumer.group_metadata(), or a group id")
         offsets = source
     else:
+        if not hasattr(source, "positions"):
+            raise TypeError(f"send_offsets takes a consumer, or a mapping of partitions to offsets, got {source!r}")
         if group is None:
             group = source.group_metadata()
         offsets = source.positions()
@@ -327,6 +331,8 @@ class TransactionBlock:
     """What the blocks of both producers know: the consumer that goes with it, and whether offsets were sent in it."""
 
     def __init__(self, consumer: GroupConsumer | None) -> None:
+        if consumer is not None and not hasattr(consumer, "config"):
+            raise TypeError(f"the consumer of a transaction is a Consumer or AsyncConsumer, got {consumer!r}")
         if consumer is not None and consumer.config.group_id is None:
             raise ConfigError(
                 "the consumer of a transaction needs a group_id: without one there is nothing to commit its offsets to"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fastq._native.consume import Record
+from fastq.consumer import AsyncConsumerPool, ConsumerPool
 from fastq.consumer.retry import DEAD_LETTER_HEADERS, RetryPolicy, SetAsideLog
 from fastq.errors import ConfigError, DeserializationError, FastqError, RecordFailed
 from fastq.recurring import EVERY_S
@@ -328,4 +329,17 @@ def test_a_producer_of_the_other_kind_is_refused_before_the_handler_runs() -> No
         policy.call(handler, RECORD, Asyncio())
     with pytest.raises(ConfigError, match="is an AsyncProducer here, got Blocking"):
         asyncio.run(policy.call_async(handler, RECORD, Blocking()))  # type: ignore[arg-type]
+    assert handler.calls == 0
+
+
+def test_what_is_no_client_at_all_is_refused_by_name() -> None:
+    """It was an AttributeError, of the pool's own code or once a record had failed."""
+    nobody: Any = "c"
+    handler = Handler(1)
+    with pytest.raises(TypeError, match="the consumer of a pool is a Consumer, got 'c'"):
+        ConsumerPool(nobody, handler)
+    with pytest.raises(TypeError, match="the consumer of a pool is an AsyncConsumer, got 'c'"):
+        AsyncConsumerPool(nobody, json_of)
+    with pytest.raises(TypeError, match="the producer of dead letters is a Producer, got 'c'"):
+        RetryPolicy(dead_letter_topic="dead").call(handler, RECORD, nobody)
     assert handler.calls == 0

@@ -7,6 +7,7 @@ import pytest
 from fake_coordinator import CONCURRENT, LOADING, NOT_AVAILABLE, NOT_COORDINATOR, TransactionCore, transactional_id_of
 from transaction_bench import ADD_PARTITIONS, END, GROUP, Bench, calls_since, visible
 
+from fastq import Producer
 from fastq.errors import (
     AbortableTransactionError,
     DeliveryTimeout,
@@ -15,6 +16,7 @@ from fastq.errors import (
     error_for_code,
 )
 from fastq.metadata import OffsetAndMetadata, TopicPartition
+from fastq.producer.transaction_calls import offsets_to_send
 from fastq.producer.transaction_hold import HOLD_MAX_S, HOLD_STEP_S, Hold
 from fastq.producer.transaction_states import State
 from fastq.protocol.api import ApiKey
@@ -511,3 +513,16 @@ def test_a_transaction_before_that_never_ends_is_asked_about_less_and_less_often
     pauses = [bench.transactions.pause_s(error_for_code(CONCURRENT), attempts) for attempts in range(1, 60)]
     assert max(pauses[:25]) <= 0.024
     assert min(pauses[35:]) >= 0.8 * bench.transactions._backoff_ms[1] / 1000
+
+
+def test_what_is_no_consumer_and_no_group_is_refused_by_name():
+    """It was an AttributeError of the producer's own code."""
+    with (
+        Producer(bootstrap_servers="127.0.0.1:1", transactional_id="id-1") as producer,
+        pytest.raises(TypeError, match="the consumer of a transaction is a Consumer or AsyncConsumer, got 'c'"),
+    ):
+        producer.transaction(consumer="c")
+    with pytest.raises(TypeError, match="takes a consumer, or a mapping of partitions to offsets, got 'c'"):
+        offsets_to_send("c", "group")
+    with pytest.raises(TypeError, match=r"consumer\.group_metadata\(\) or a group id, got 5"):
+        offsets_to_send({("t", 0): 1}, 5)
