@@ -3,6 +3,8 @@
 Rules
 - Kafka's files name a partition, not a topic id, so an entry outlives its log. Before a new log of a name is made, `names` is asked, and
   the files are written without it where one may still have it.
+- Nothing is appended to a log of which a file on disk may say more than holds since a cut (`overstating`): what came in the place of what
+  was cut off would be trusted after a crash as that was, taken for compacted, or for deleted where the log begins lower now.
 - A file is replaced once its new content is synced. `write_later` leaves that to the flusher; `write_now` overtakes what is in flight.
 - A temporary file that somebody removed meanwhile costs that one write, not the directory.
 Source: LogManager.checkpointLogRecoveryOffsets, OffsetCheckpointFile.
@@ -63,15 +65,22 @@ def offsets_of(logs: Iterable[tuple[TopicPartition, PartitionLog]]) -> dict[str,
     return {RECOVERY_POINT: points, HIGH_WATERMARK: watermarks_of(logs), LOG_START: starts}
 
 
+def cleaned_offsets_of(logs: Iterable[tuple[TopicPartition, PartitionLog]], directory: str) -> Offsets | None:
+    """How far the logs of a directory are compacted; None where none ever was."""
+    found = {key: log.cleaned_offset for key, log in logs if log.cleaned_offset}
+    return found if found or os.path.exists(os.path.join(directory, CLEANED)) else None
+
+
 class DirCheckpoints:
     """The checkpoints of a log directory. Event-loop thread only.
 
-    Invariant: `_named` holds, by file, every partition of which the content on disk may have an entry, after a loss of power too.
+    Invariant: `_said` holds, by file, every partition of which the content on disk may have an entry, after a loss of power too, and the
+    largest offset that it may have.
     """
 
     def __init__(self, log_dir: LogDir) -> None:
         self._dir = log_dir
-        self._named: dict[str, set[TopicPartition]] = {name: set() for name in NAMES}
+        self._said: dict[str, Offsets] = {name: {} for name in NAMES}
         self._generation = dict.fromkeys(NAMES, 0)
         self._in_flight: set[str] = set()
 
@@ -82,7 +91,7 @@ class DirCheckpoints:
         except CorruptCheckpoint as error:
             logger.error("%s: recovery, or compaction, starts at the begin of every log", error)
             return {}
-        self._named[name] = set(found)
+        self._said[name] = dict(found)
         return found
 
     def check_kinds(self) -> None:
@@ -93,7 +102,25 @@ class DirCheckpoints:
 
     def names(self, key: TopicPartition) -> bool:
         """Whether a file on disk may have an entry of this partition."""
-        return any(key in named for named in self._named.values())
+        return any(key in said for said in self._said.values())
+
+    def overstating(self, log: PartitionLog) -> list[str]:
+        """The files that may say more of a loaded log than holds."""
+        holds = {
+            RECOVERY_POINT: log.checkpointed_recovery_point,
+            LOG_START: log.log_start_offset,
+            CLEANED: log.cleaned_offset,
+        }
+        if log.shared:  # else all that it has is visible
+            holds[HIGH_WATERMARK] = log.high_watermark
+        key = (log.topic, log.partition)
+        return [name for name, offset in holds.items() if self._said[name].get(key, 0) > offset]
+
+    def _may_say(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """This may be the content on disk from now on, or still the one before."""
+        said = self._said[name]
+        for key, offset in offsets.items():
+            said[key] = max(offset, said.get(key, 0))
 
     def write_now(self, contents: Mapping[str, Mapping[TopicPartition, int]]) -> None:
         """Replace files; they are on disk when this returns. Raises OSError."""
@@ -101,8 +128,9 @@ class DirCheckpoints:
             self._generation[name] += (
                 1  # a replacement in flight, whose temporary file this one takes, comes to nothing
             )
+            self._may_say(name, offsets)  # and does where only the directory cannot be synced
             self._dir.files.write_file(self._path(name), format_offsets(offsets), sync=True)
-            self._named[name] = set(offsets)
+            self._said[name] = dict(offsets)
 
     def write_later(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace a file once its new content has been synced, without waiting for the disk. Raises OSError.
@@ -115,14 +143,13 @@ class DirCheckpoints:
         handle = FileHandle(files, self._path(name) + ".tmp", READ_WRITE_CREATE)
         files.truncate(handle.fd, 0)
         files.write_all(handle.fd, format_offsets(offsets), 0)
-        keys = set(offsets)
-        self._named[name] |= keys
+        self._may_say(name, offsets)
         self._generation[name] += 1
-        self._dir.flusher.submit([handle], partial(self._synced, name, self._generation[name], keys))
+        self._dir.flusher.submit([handle], partial(self._synced, name, self._generation[name], offsets))
         self._in_flight.add(name)  # not before: a job that could not be begun has no end
 
-    def _synced(self, name: str, generation: int, keys: set[TopicPartition], error: OSError | None) -> None:
-        """The new content of a file is on disk: give it its name, and have that synced too where the old one names more."""
+    def _synced(self, name: str, generation: int, offsets: Mapping[TopicPartition, int], error: OSError | None) -> None:
+        """The new content of a file is on disk: give it its name, and have that synced too where the old one names or says more."""
         self._in_flight.discard(name)
         if generation != self._generation[name]:
             return
@@ -133,21 +160,23 @@ class DirCheckpoints:
             return
         try:
             self._dir.files.rename(path + ".tmp", path)
-            if self._named[name] != keys:
+            if self._said[name] != offsets:
                 handle = FileHandle(self._dir.files, self._dir.path, READ)
-                self._dir.flusher.submit([handle], partial(self._name_synced, name, generation, keys))
+                self._dir.flusher.submit([handle], partial(self._name_synced, name, generation, offsets))
         except FileNotFoundError:
             logger.warning("%s.tmp was removed by somebody before it was in place: it is written again later", path)
         except OSError as failure:
             self._dir.refuse("writing a checkpoint", path, failure)
 
-    def _name_synced(self, name: str, generation: int, keys: set[TopicPartition], error: OSError | None) -> None:
+    def _name_synced(
+        self, name: str, generation: int, offsets: Mapping[TopicPartition, int], error: OSError | None
+    ) -> None:
         if error is not None:
             self._dir.refuse(
                 "syncing a checkpoint", self._path(name), error
             )  # it may name more than it does, for all that is known
         elif generation == self._generation[name]:
-            self._named[name] = keys
+            self._said[name] = dict(offsets)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._dir.path, name)

@@ -6,6 +6,7 @@ Rules
   offline (see log_dir).
 - What is written and then cannot be noted, for want of memory or by a mistake, is taken back too: the next batch would lie behind one
   that the log does not know of.
+- Before the first append behind a load or a cut the checkpoints on disk say no more of the log than holds: see dir_checkpoints.
 - Epochs of leaders are noted before the first batch of theirs is written.
 Source: UnifiedLog, LocalLog.
 """
@@ -60,10 +61,11 @@ class AppendResult(NamedTuple):
 class LogAppends(LogSegments):
     """Appends to a partition's log; see PartitionLog for what the attributes are. Event-loop thread only."""
 
-    __slots__ = ("_admission", "leader_epoch", "pending_leader_epoch")
+    __slots__ = ("_admission", "_overstated", "leader_epoch", "pending_leader_epoch")
 
     _admission: Admission
     _loading: bool
+    _overstated: bool
     _recent: deque[tuple[int, int]]
     leader_epoch: int
     pending_leader_epoch: int
@@ -100,6 +102,8 @@ class LogAppends(LogSegments):
             earlier = self.producers.check(header, transaction_version)
             if earlier is not None:
                 return self._duplicate(earlier)
+        if self._overstated:
+            self._restate()
         batch, max_timestamp = admission.prepare(batches, header, now_ms, from_client)
         size = len(batch)
         base_offset = self.log_end_offset
@@ -197,6 +201,8 @@ class LogAppends(LogSegments):
             raise self.dir.offline.with_traceback(None)
         view = memoryview(batches)
         headers = self._judge_replicated(view)
+        if self._overstated:
+            self._restate()
         position = done = 0
         while done < len(headers):
             active, count_max = self._active_for_replicated(headers[done], now_ms)
@@ -212,6 +218,13 @@ class LogAppends(LogSegments):
             position += size
             done += count
         return self.log_end_offset
+
+    def _restate(self) -> None:
+        """Have nothing on disk that says more of the log than holds. Raises KafkaStorageError."""
+        restate = self.dir.restate
+        if restate is not None:
+            restate(self)  # type: ignore[arg-type]
+        self._overstated = False
 
     def _judge_replicated(self, view: memoryview) -> list[BatchHeader]:
         """The headers of batches that a follower may append. As with Kafka, the leader has judged the records."""

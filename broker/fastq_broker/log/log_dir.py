@@ -123,6 +123,8 @@ class LogDir:
         """Has a thread read a log that has much to read, and answers the error for who touches it meanwhile; None: it is read at once."""
         self.index_rebuild: Callable[[Rebuild], bool] | None = None
         """Has a thread make a segment's indexes again, and answers whether there is one; None: it is done at once."""
+        self.restate: Callable[[PartitionLog], None] | None = None
+        """Has nothing on disk say more of a log than holds. Raises KafkaStorageError."""
         self._untold_shortages = 0
         self._next_line_ms = monotonic_ms()  # from then on a shortage is said again
         self._soon: deque[Callable[[], None]] = deque()

@@ -18,7 +18,7 @@ from typing import Final
 from fastq.errors import KafkaError
 
 from .checkpoints import PARTITION_METADATA, TopicPartition, format_partition_metadata
-from .dir_checkpoints import DirCheckpoints
+from .dir_checkpoints import NAMES, DirCheckpoints
 from .dir_moves import LogMoves
 from .files import Files, is_full, is_shortage
 from .late_recovery import LateRecovery
@@ -51,7 +51,7 @@ class LogIdentity:
     _doubles: dict[TopicPartition, list[PartitionLog]]
     _random: random.Random
 
-    def write_checkpoints(self, log_dir: LogDir, *, wait: bool) -> None:
+    def write_checkpoints(self, log_dir: LogDir, *, wait: bool, names: Collection[str] = NAMES) -> None:
         raise NotImplementedError
 
     def retire(self, log: PartitionLog) -> None:
@@ -63,10 +63,20 @@ class LogIdentity:
             self._doubles[key].remove(log)
             self._set_aside(log, None)
         if self._checkpoints[log_dir.path].names(key):
-            try:
-                self.write_checkpoints(log_dir, wait=True)
-            except OSError as error:
-                raise log_dir.refuse("writing checkpoints", error.filename or log_dir.path, error) from error
+            self._write_now(log_dir, NAMES)
+
+    def restate(self, log: PartitionLog) -> None:
+        """Have nothing on disk that says more of a log than holds. What says too much of others in its directory goes with it: a new leader
+        may have thousands cut at once. Raises KafkaStorageError."""
+        names = self._checkpoints[log.dir.path].overstating(log)
+        if names:
+            self._write_now(log.dir, names)
+
+    def _write_now(self, log_dir: LogDir, names: Collection[str]) -> None:
+        try:
+            self.write_checkpoints(log_dir, wait=True, names=names)
+        except OSError as error:
+            raise log_dir.refuse("writing checkpoints", error.filename or log_dir.path, error) from error
 
     def unique(self) -> str:
         """32 letters for the name of a directory that no other has."""

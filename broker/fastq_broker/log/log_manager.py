@@ -27,7 +27,7 @@ from fastq.errors import ConfigError, KafkaError
 
 from .checkpoints import CLEANED, HIGH_WATERMARK, LOG_START, RECOVERY_POINT, TopicPartition
 from .config import METADATA_TOPIC, UNLIMITED, LogConfig, copied
-from .dir_checkpoints import DirCheckpoints, offsets_of, watermarks_of
+from .dir_checkpoints import NAMES, DirCheckpoints, cleaned_offsets_of, offsets_of, watermarks_of
 from .dir_moves import FUTURE_NAME, LogMoves
 from .directories import DELETED_NAME, LOG_NAME, DirectoryLocks, check_nesting, check_no_brokers, why_unusable
 from .failures import failures
@@ -125,6 +125,7 @@ class LogManager(LogIdentity):
         log_dir = LogDir(path, self.files, self.budget, self.flusher, monotonic_ms=self.monotonic_ms)
         log_dir.on_offline = self._dir_went_offline
         log_dir.on_short = self._give_back_room
+        log_dir.restate = self.restate
         return log_dir
 
     def _dir_went_offline(self, log_dir: LogDir) -> None:
@@ -551,12 +552,12 @@ class LogManager(LogIdentity):
             except OSError as error:
                 log_dir.refuse("writing down high watermarks", error.filename or log_dir.path, error)
 
-    def write_checkpoints(self, log_dir: LogDir, *, wait: bool) -> None:
-        """Write recovery points, high watermarks and log start offsets of a directory, and `wait` for the disk or leave that to
-        the flusher. Raises OSError."""
+    def write_checkpoints(self, log_dir: LogDir, *, wait: bool, names: Collection[str] = NAMES) -> None:
+        """Write checkpoints of a directory, and `wait` for the disk or leave that to the flusher. Raises OSError."""
         contents = offsets_of(self._logs_in(log_dir))
-        if (cleaned := self._cleaned_offsets(log_dir)) is not None:
+        if (cleaned := cleaned_offsets_of(self._logs_in(log_dir), log_dir.path)) is not None:
             contents[CLEANED] = cleaned
+        contents = {name: offsets for name, offsets in contents.items() if name in names}
         checkpoints = self._checkpoints[log_dir.path]
         if wait:
             checkpoints.write_now(contents)
@@ -573,14 +574,9 @@ class LogManager(LogIdentity):
             yield from ((key, log) for log in others if log.dir is log_dir)
         yield from ((key, log) for key, log in self.moves.copies() if log.dir is log_dir)
 
-    def _cleaned_offsets(self, log_dir: LogDir) -> dict[TopicPartition, int] | None:
-        """How far the logs of a directory are compacted; None where none ever was."""
-        offsets = {key: log.cleaned_offset for key, log in self._logs_in(log_dir) if log.cleaned_offset}
-        return offsets if offsets or os.path.exists(os.path.join(log_dir.path, CLEANED)) else None
-
     def write_cleaned_offsets(self, log_dir: LogDir) -> None:
         """Have it written down how far the logs of a directory are compacted, where any is. Raises OSError."""
-        offsets = self._cleaned_offsets(log_dir)
+        offsets = cleaned_offsets_of(self._logs_in(log_dir), log_dir.path)
         if offsets is not None:
             self._checkpoints[log_dir.path].write_later(CLEANED, offsets)
 

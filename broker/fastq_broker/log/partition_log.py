@@ -263,6 +263,7 @@ class PartitionLog(LogReads, LogAppends):
         self.leader_epoch = epochs.latest
         self.producers = producers
         self.log_start_offset = start
+        self._overstated = True
         self._leave_deleted()
         self.log_end_offset = end
         self.durability.unsettle(0)
@@ -520,6 +521,8 @@ class PartitionLog(LogReads, LogAppends):
 
     def begin_segment_at(self, offset: int, now_ms: int) -> None:
         """The log ends at `offset`, above its last record: compaction has taken what was between. Raises KafkaStorageError."""
+        if self._overstated:
+            self._restate()
         self.roll(now_ms, offset)
         self._advance_end(offset)
 
@@ -534,21 +537,13 @@ class PartitionLog(LogReads, LogAppends):
 
     def exchange(self, other: PartitionLog) -> None:
         """Take over the files of a copy that has all this log has, which gets this one's. Who waits for the disk waits for the new one."""
-        for name in (
-            "_active",
-            "_bases",
-            "_recent",
-            "dir",
-            "durability",
-            "epochs",
-            "path",
-            "recovery_point",
-            "segments",
-        ):
+        names = "_active", "_bases", "_recent", "dir", "durability", "epochs", "path", "recovery_point", "segments"
+        for name in names:
             mine = getattr(self, name)
             setattr(self, name, getattr(other, name))
             setattr(other, name, mine)
         other.durability.give_place(self.durability)
+        self._overstated = True  # there, perhaps
 
     def may_finish(self) -> bool:
         """Whether there is something to finish, as the broker stops. Who waits for a log that a shortage has left half done waits no more:
