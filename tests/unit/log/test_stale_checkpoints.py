@@ -224,3 +224,29 @@ def test_a_name_that_only_the_directory_s_sync_has_failed_for_is_known(tmp_path:
     assert ("u", 0) in read_offsets(files, str(tmp_path), RECOVERY_POINT)
     manager.delete("u", 0)
     assert manager._checkpoints[str(tmp_path)].names(("u", 0))
+
+
+def test_what_was_said_of_a_copy_that_was_cut_is_not_said_of_the_log_that_it_becomes(tmp_path: Path) -> None:
+    manager = open_manager([tmp_path / "a", tmp_path / "b"], CONFIG)
+    log = manager.create("t", 0, TOPIC_ID, home=str(tmp_path / "a"))
+    append(log, 0, 50)
+    may_swap: list[bool] = []
+    manager.moves.may_swap = lambda *_: bool(may_swap)
+    manager.moves.begin(log, manager.dirs[1])
+    for _ in range(5):
+        manager.tick()
+        manager.flusher.wait()
+    copy = log.future
+    assert copy is not None and copy.log_end_offset == 50
+    append(copy, 50, 100)  # as one has that was begun before a crash in which its log lost these
+    copy.flush()
+    manager.flusher.wait()
+    manager.write_checkpoints(manager.dirs[1], wait=True)
+    assert said(tmp_path / "b", RECOVERY_POINT) == 100
+    copy.truncate_to(50)
+    may_swap.append(True)
+    while log.dir is not manager.dirs[1]:
+        manager.flusher.wait()
+        manager.tick()
+    append(log, 50, 60, b"w")  # while the checkpoints are under way that the end of a move has written
+    assert said(tmp_path / "b", RECOVERY_POINT) == 50
