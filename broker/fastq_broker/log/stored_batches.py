@@ -61,6 +61,8 @@ class RecoveryReport:
     """The lowest offset at which a batch was passed over that is damaged: where the one before has ended, as its own may be wrong."""
     damaged_last: int = -1
     """And that of the last one."""
+    damages: int = 0
+    """How often that happened: one segment's end, and what comes first in the next, may be passed over at the same offset."""
 
     def read(self, size: int) -> None:
         """So many bytes more were read."""
@@ -72,6 +74,7 @@ class RecoveryReport:
         """A damaged batch is passed over, at this offset."""
         self.damaged_at = min(self.damaged_at, offset)
         self.damaged_last = offset
+        self.damages += 1
 
     def foresee(self, size: int) -> None:
         """About so many bytes are to be read; to be said before anything is changed. Raises MuchToRead."""

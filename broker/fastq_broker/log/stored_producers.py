@@ -109,11 +109,11 @@ def find_aborts(
     lost: list[_Lost] = []
     ended: list[CompletedTransaction] = []
     damages: list[range] = []
-    heard, end = report.damaged_last, segment.base_offset
+    heard, end = report.damages, segment.base_offset
     later = deque(sorted(offset for offset in snapshots if segment.base_offset < offset <= end_offset))
     for header, data in _readable(log.files, segment, 0, report, "rebuilding the transaction index"):
-        if heard != report.damaged_last:
-            heard = producers.damaged_at = report.damaged_last
+        if heard != report.damages:
+            heard, producers.damaged_at = report.damages, report.damaged_last
             damages.append(range(end, header.base_offset))
         end = header.next_offset
         while later and later[0] <= header.base_offset:
@@ -124,7 +124,7 @@ def find_aborts(
             while ended:
                 lost.append(_Lost(ended.pop(), since, len(damages)))
     if end_offset != NO_UPPER:
-        if heard != report.damaged_last:
+        if heard != report.damages:
             damages.append(range(end, end_offset))
         end = end_offset
     while later and later[0] <= end:

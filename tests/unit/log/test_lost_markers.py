@@ -104,3 +104,25 @@ def test_a_transaction_that_goes_on_behind_damage_does_not_count_as_aborted(
     _end(world, 6, commit=True)
     assert 30 not in world.log.producers.open_since()
     world.settle()
+
+
+@pytest.mark.parametrize("stop", ["clean", "crash"])
+@FIELDS
+def test_damage_where_the_segment_before_ended_in_rubbish_is_another_one(tmp_path: Path, field: str, stop: str) -> None:
+    """Both are passed over at the same offset: what ended at the second one was told as committed."""
+    world = Damaged(tmp_path)
+    first = _transact(world, 5)
+    before = world.path
+    world.log.roll(START_MS)
+    segment = world.log.active_segment
+    world.path, world.aborts = Path(segment.log.path), Path(segment.path_of(TXN_INDEX_SUFFIX))
+    world.aborted.append((30, first, _end(world, 6, commit=False)))
+    world.pad(6)
+    world.log.roll(START_MS)
+    world.log.flush()
+    world.log.dir.flusher.wait()
+    with before.open("ab") as file:
+        file.write(bytes(100))
+    Path(segment.path_of(".snapshot")).unlink()
+    world.damage(0, field, stop)
+    world.settle()
