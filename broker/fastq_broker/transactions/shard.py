@@ -169,8 +169,9 @@ class TransactionShard:
         if transactional_id is None:
             logger.warning("a record of __transaction_state-%d has a key of a later version", self._context.partition)
         elif value is None:
-            self.transactions.pop(transactional_id, None)
-            self._ongoing.pop(transactional_id, None)
+            for known in (self.transactions, self._ongoing, self._decided, self._failures):
+                known.pop(transactional_id, None)
+            self._ending.discard(transactional_id)
         else:
             written = self._writing.get(transactional_id)  # knows more than the record holds
             txn = written or decode_value(transactional_id, value)

@@ -293,6 +293,16 @@ def test_version_2_rotates_at_the_last_epoch(bench: Bench) -> None:
     assert code(bench.end(1000, EPOCH_LAST_GIVEN, committed=True)) == MAPPING
 
 
+def test_a_decision_goes_with_the_id_that_is_forgotten_behind_it(bench: Bench) -> None:
+    """What says that it was carried out is damaged, or gone: nobody looks for its end for ever."""
+    bench.end(*begun(bench), committed=True)
+    key = bench.context.log[-1][0]
+    bench.context.log.append((key, None))
+    bench.restart()
+    assert not bench.shard.abort_timed_out() and not bench.world.turn
+    assert identity(bench.initialize()) == (1001, 0)
+
+
 # -- time
 
 
