@@ -498,9 +498,9 @@ cdef class AsyncProducerCore(ProducerCore):
         if self.accumulator.slow == 0 and <PyObject*>self.home == PyThreadState_Get().async_gen_firstiter:
             state = self.topic_state(topic)
             if state is not None:
+                sent = Sent.__new__(Sent)   # before the append, after which nothing may fail
                 delivery = self.try_enqueue(state, value, key, headers, partition, timestamp_ms, True)
                 if delivery is not None:
-                    sent = Sent.__new__(Sent)
                     sent.delivery = delivery
                     return sent
         return self._send_slow(topic, value, key, headers, partition, timestamp_ms)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 import warnings
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = ["AsyncProducer"]
+
+logger = logging.getLogger("fastq.producer")
 
 T = TypeVar("T")
 AGAIN_S = 1.0
@@ -225,10 +228,18 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
             except Exception as error:
                 parts.refused(record, error)
                 raise
-        return place if place.delivery is None or self.accumulator.slow & SYNC else self._sent(place.delivery)
+        if place.delivery is not None and not self.accumulator.slow & SYNC:
+            try:
+                return self._sent(place.delivery)
+            except MemoryError:  # the record is in, and its place answers the same
+                pass
+        return place
 
     def _attend(self) -> None:
-        """A batch was begun or closed: a step will see to it."""
+        """A batch was begun or closed: a step will see to it.
+
+        That there is no memory to ask the loop for one fails no call: its record is in, and who is told so sends it again.
+        """
         loop = self._loop
         if loop is None or self._step_scheduled:
             return
@@ -240,9 +251,26 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
                 loop.call_soon(self._scheduled_step)
             else:
                 loop.call_soon_threadsafe(self._scheduled_step)
-        except BaseException:  # no memory: the next one asks again
+        except MemoryError:
+            self._step_scheduled = False
+            self.accumulator.attention = self._parts.sender.work = True
+            try:
+                self._attend_later(loop)
+            except MemoryError:
+                pass
+        except BaseException:
             self._step_scheduled = False
             raise
+
+    def _attend_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        """No step could be asked for: the timer has one taken, or where there is no memory for one, whatever comes first: a send, an await
+        of a delivery, a turn of the driver."""
+        try:
+            if asyncio._get_running_loop() is loop:
+                now = time.monotonic()
+                self._arm(now, now, None)
+        finally:
+            logger.exception("a turn of the producer could not be asked for; it is taken later")
 
     def _kick(self) -> None:
         """The core was given something: a turn of the driver sends it."""
@@ -317,6 +345,9 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
 
         if batch.done:
             self._loop.call_soon(self._run_callbacks)
+        elif self.accumulator.attention:  # a step could not be asked for
+            self.accumulator.attention = False
+            self._attend()
         batch.add_waiter(wake)
         waiter.add_done_callback(lambda _: batch.remove_waiter(wake))
         return waiter

@@ -233,6 +233,17 @@ class Parts:
         metadata = None if error is not None else delivery.result()  # type: ignore[attr-defined]
         apply_on_acknowledgement(self.config.interceptors, record, metadata, error, self._recurring)
 
+    def acknowledge_later(self, record: ProducerRecord, delivery: DeliveryBase) -> None:
+        """Have the interceptors hear what becomes of a record that is in. Where there is no memory for that they do not, and the send has
+        not failed: who is told so sends the record again."""
+        try:
+            delivery.add_done_callback(partial(self.acknowledge, record))  # type: ignore[attr-defined]
+        except MemoryError:
+            try:
+                logger.exception("the interceptors will not hear what becomes of a record of topic %s", record.topic)
+            except MemoryError:
+                pass
+
     def abandon(self, why: str) -> None:
         """Fail what has no fate yet, at the end of the producer, and say how much that was."""
         error = ClientClosed(f"the record was not delivered: {why}")

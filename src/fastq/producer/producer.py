@@ -20,7 +20,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -253,7 +252,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
             except Exception as error:
                 parts.refused(record, error)
                 raise
-            delivery.add_done_callback(partial(parts.acknowledge, record))
+            parts.acknowledge_later(record, delivery)
         if self.accumulator.slow & SYNC:
             self.accumulator.close_all()  # nothing to linger for: the caller waits
             delivery.result()

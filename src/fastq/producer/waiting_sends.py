@@ -182,10 +182,16 @@ class WaitingSends:
             if delivery is not None:
                 self._accepted(entry, delivery)
                 return entry
-            queue = self._queues[record.topic] = deque()
+            self._queues[record.topic] = deque((entry,))
             self.producer._parts.accumulator.slow |= WAITING
-        queue.append(entry)
-        self._set_timer()
+        else:
+            queue.append(entry)
+        try:
+            self._set_timer()
+        except BaseException as error:  # the call has failed: who sends the record again has it once
+            entry.error = error
+            self._leave(entry)
+            raise
         return entry
 
     # -- one send -------------------------------------------------------------------------------------------------
@@ -275,7 +281,7 @@ class WaitingSends:
         entry.delivery = delivery
         try:
             if parts.config.interceptors:
-                delivery.add_done_callback(partial(parts.acknowledge, entry.record))
+                parts.acknowledge_later(entry.record, delivery)
             if parts.accumulator.slow & SYNC:
                 parts.accumulator.close_all()  # nothing to linger for: who awaits the send waits for the broker
                 self.producer._attend()
@@ -315,7 +321,8 @@ class WaitingSends:
                 del self._queues[topic]
             if not self._queues:
                 self.producer._parts.accumulator.slow &= ~WAITING
-        entry.wake()
+        if entry.waiters:  # looked at here, as a call takes memory, and the record may be in
+            entry.wake()
         if queue is not None and topic not in self._queues:
             self.producer._attend()  # to calls that go behind them
 
