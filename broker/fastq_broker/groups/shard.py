@@ -34,6 +34,7 @@ from .classic_group import ClassicGroup
 from .classic_member import JoinRequest, JoinResult, SyncResult
 from .classic_records import group_record, read_group
 from .classic_state import Settings, Store, Wake
+from .classic_stores import Stores
 from .commit_patience import Done, Patience, Readers
 from .consumer_change import ConsumerGroupSettings
 from .consumer_classic import ClassicMembers
@@ -122,6 +123,8 @@ class GroupShard:
         self._gone = gone
         self._is_surely_here = is_surely_here
         self._patience = Patience(settings.commit_timeout_ms, context.monotonic_ms, context.call_later)
+        place = f"going on with groups in {context.partition} that are stored"
+        self._stores = Stores(settings.commit_timeout_ms, context.monotonic_ms, context.call_later, place)
         self._readers = Readers(lambda: context.end_offset, context.when_durable, self._patience)
         self.consumer = ConsumerGroups(
             self.groups,
@@ -556,13 +559,6 @@ class GroupShard:
         error that it is refused with at once."""
         codes: list[int] = []
 
-        def done(error: KafkaError | None) -> None:
-            try:
-                tell(error)
-            except Exception as failure:  # the group counts on it
-                self.context.call_later(RETRY_MS / 1000, partial(done, error))
-                failures.report(f"going on with groups in {self.context.partition} that are stored", failure)
-
         def tell(error: KafkaError | None) -> None:
             code = ErrorCode.NONE if error is None else store_error(error)
             codes.append(code)
@@ -575,9 +571,15 @@ class GroupShard:
             if self._written_own != group.group_id:  # else who writes it goes on with that
                 self._run(group)
 
+        storing = self._stores.begin(tell)  # the group counts on it
         before, self._written_own = self._written_own, group.group_id
         try:
-            self._patience.wait(lambda told: self.context.append([group_record(group, effect.assignments)], told), done)
+            self._patience.wait(
+                lambda told: self.context.append([group_record(group, effect.assignments)], told), storing.done
+            )
+        except BaseException:
+            storing.tell = None  # it is stored anew
+            raise
         finally:
             self._written_own = before
         return codes[0] if codes else ErrorCode.NONE

@@ -58,6 +58,46 @@ def test_who_waits_for_an_assignment_is_told_whichever_allocation_fails(
         assert world.groups["g"].state is not State.COMPLETING_REBALANCE, f"allocation {first}"
 
 
+@pytest.mark.parametrize("shortages", [1, 3])
+def test_who_waits_for_an_assignment_is_told_where_no_timer_can_be_set_for_that(
+    shortages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record was stored, and its group heard nothing of it: the members waited until their clients gave up."""
+    monkeypatch.setattr(logging.getLogger("fastq_broker.log.failures"), "disabled", True)
+    world = SlowWorld()
+    joined: list[JoinResult] = []
+    request = JoinRequest("", None, "c", "/h", 10_000, 300_000, "consumer", (("range", b""),), False, True)
+    world.shard.join("g", request, joined.append)
+    world.advance(0)
+    world.replicate()
+    told: list[SyncResult] = []
+    committer = Committer(joined[0].member_id, joined[0].generation)
+    world.shard.sync("g", committer, None, None, {committer.member_id: b"all"}, told.append)
+    group = world.groups["g"]
+    propagate, failures = group._propagate, [MemoryError()] * shortages
+    assert not told and group.state is State.COMPLETING_REBALANCE
+
+    def short(*arguments: object) -> None:
+        raise MemoryError
+
+    def propagating(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        propagate(*arguments)
+
+    monkeypatch.setattr(ClassicGroup, "_propagate", lambda group, *arguments: propagating(*arguments))
+    with monkeypatch.context() as no_timers:
+        no_timers.setattr(world, "call_later", short)
+        world.replicate()
+    assert not told
+    for _ in range(12):
+        with suppress(MemoryError):
+            world.advance(1000)
+        world.shard.heartbeat("g", committer)
+    assert [(result.error, result.assignment) for result in told] == [(0, b"all")]
+    assert group.state is State.STABLE and not failures
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_what_a_group_wants_is_done_once_whichever_allocations_in_a_row_fail(
     count: int, monkeypatch: pytest.MonkeyPatch
