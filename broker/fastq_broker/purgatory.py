@@ -60,11 +60,16 @@ class Purgatory:
         return self._count
 
     def wait(self, fetch: WaitingFetch, max_wait_s: float) -> None:
-        """Register a fetch; `fetch.finish` is called once, from the loop, unless `cancel` comes first."""
-        for key in fetch.keys:
-            self._watchers.setdefault(key, {})[fetch] = None
+        """Register a fetch; `fetch.finish` is called once, from the loop, unless `cancel` comes first. Where there is no memory for that it
+        is registered nowhere."""
         self._count += 1
-        fetch.timer = self._loop.call_later(max_wait_s, self._expire, fetch)
+        try:
+            fetch.timer = self._loop.call_later(max_wait_s, self._expire, fetch)
+            for key in fetch.keys:
+                self._watchers.setdefault(key, {})[fetch] = None
+        except BaseException:
+            self._remove(fetch)
+            raise
 
     def watch(self, fetch: WaitingFetch, key: Hashable) -> None:
         """Have a fetch that waits watch one more partition, which is among its keys by now."""

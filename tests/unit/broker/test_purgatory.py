@@ -218,3 +218,26 @@ def test_a_fetch_that_cannot_be_looked_at_again_is_refused() -> None:
     deferred: Any = SimpleNamespace(refuse=refused.append)
     fetch_handler._Fetch._finish(waiting, deferred)
     assert refused == ["Fetch failed: none left"]
+
+
+def test_a_fetch_for_whose_wait_there_is_no_memory_is_registered_nowhere() -> None:
+    """Nothing ended it before one of its partitions moved, and until then it and what it was to answer stayed."""
+
+    async def scenario(world: World) -> None:
+        outcomes = []
+        for at in range(30):
+            available = {("partition", number): 0 for number in range(3)}
+            fetch = WaitingFetch(available, 1, available.__getitem__, lambda: None)
+            try:
+                with AllocationsFail(at):
+                    world.purgatory.wait(fetch, 60)
+            except MemoryError:
+                outcomes.append(False)
+                assert fetch.done and fetch.timer is None
+            else:
+                outcomes.append(True)
+                world.purgatory.cancel(fetch)
+            assert (len(world.purgatory), world.purgatory._watchers) == (0, {})
+        assert not all(outcomes) and outcomes[-1]
+
+    run(scenario)
