@@ -237,7 +237,7 @@ class Parts:
         """Have the interceptors hear what becomes of a record that is in. Where there is no memory for that they do not, and the send has
         not failed: who is told so sends the record again."""
         try:
-            delivery.add_done_callback(partial(self.acknowledge, record))  # type: ignore[attr-defined]
+            delivery.add_done_callback(partial(self.acknowledge, record))
         except MemoryError:
             try:
                 logger.exception("the interceptors will not hear what becomes of a record of topic %s", record.topic)
