@@ -270,5 +270,5 @@ def test_compaction_leaves_what_the_obvious_one_leaves(tmp_path: Path, seed: int
 
 @pytest.mark.soak
 def test_many_logs_are_left_as_the_obvious_one_leaves_them(tmp_path: Path, soak: bool) -> None:
-    for seed in range(100, 1100 if soak else 120):
+    for seed in range(100, 500 if soak else 120):
         play(tmp_path / str(seed), seed)
