@@ -17,7 +17,6 @@ from fastq.consumer.config import LATEST_TIMESTAMP
 from fastq.consumer.offsets import epochs_of, offsets_of
 from fastq.errors import ConfigError
 from fastq.metadata import TopicPartition
-from fastq.words import counted
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -156,6 +155,8 @@ class TopicTable(_Taker):
         return BatchStream(lambda: consumer._batch_before(ends), self._columns, consumer.close)
 
     def __repr__(self) -> str:
+        from fastq.words import counted  # which loads datetime
+
         count = sum(max(0, end - self.starts[tp]) for tp, end in self.ends.items())
         size = f"{counted(len(self.ends), 'partition')}, {counted(count, 'offset')}"
         return f"TopicTable({self.topic}, {size}, columns {', '.join(self._columns)})"

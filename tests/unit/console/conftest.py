@@ -51,9 +51,9 @@ def served_to_all(shared_broker: Broker) -> Iterator[Callable[..., Served]]:
         yield start
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def console(shared_broker: Broker) -> Iterator[Served]:
-    """The console that most tests share: no login."""
+    """The console that most tests of a module share: no login. It is a thread, which other modules' tests may have no memory for."""
     with _serving(shared_broker) as start:
         yield start()
 

@@ -66,6 +66,8 @@ class Served:
             await self._task
 
     def close(self) -> None:
+        if self._failed is not None:
+            raise self._failed
         self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(20)
         if self._thread.is_alive():
