@@ -21,8 +21,9 @@ from fastq_broker.surroundings import Surroundings
 
 from fastq import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer
 
-TIMES = 60
-"""How often each is done: what is left behind each time is seen, what is left once is not."""
+TIMES = 200
+"""How often each is done: what is left behind each time is seen, what is left once is not. A client of a test before is some forty
+objects of a type."""
 
 Run = Callable[[Callable[[str], None]], None]
 
