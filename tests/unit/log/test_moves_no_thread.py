@@ -44,17 +44,22 @@ def test_a_piece_that_no_thread_could_be_begun_for_counts_once(tmp_path: Path, e
     values = write(log, 600)
     manager.moves.begin(log, manager.dirs[1])
     threads.error = error
+    play(manager, threads, calls)
+    assert log.dir is manager.dirs[1] and read_all(log) == values
+
+
+def play(manager: Any, threads: Threads, calls: list[Callable[[], object]]) -> None:
+    """Turns of the loop and of the threads, after which no move is under way, and nothing in hand."""
     for _ in range(60):
         for queue in (threads.jobs, calls):
             due, queue[:] = list(queue), []
             for call in due:
-                call()
+                with suppress(MemoryError):  # of which a thread's pool tells nobody
+                    call()
         assert 0 <= manager.moves._in_hand <= 2
         manager.tick()
         manager.flusher.wait()
-    assert log.dir is manager.dirs[1] and not manager.moves.moves
-    assert manager.moves._in_hand == 0
-    assert read_all(log) == values
+    assert not manager.moves.moves and manager.moves._in_hand == 0
 
 
 def _short_of(moments: int, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,15 +92,5 @@ def test_a_piece_for_which_there_is_no_memory_is_read_again(
     elif what == "a turn of the loop":
         loop.call_soon = _short_of(1, calls.append)
         threads.error = RuntimeError("can't start new thread")
-    for _ in range(60):
-        for queue in (threads.jobs, calls):
-            due, queue[:] = list(queue), []
-            for call in due:
-                with suppress(MemoryError):  # of which a thread's pool tells nobody
-                    call()
-        assert 0 <= manager.moves._in_hand <= 2
-        manager.tick()
-        manager.flusher.wait()
-    assert log.dir is manager.dirs[1] and not manager.moves.moves
-    assert manager.moves._in_hand == 0
-    assert read_all(log) == values
+    play(manager, threads, calls)
+    assert log.dir is manager.dirs[1] and read_all(log) == values
