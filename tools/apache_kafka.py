@@ -160,9 +160,8 @@ class ApacheKafka:
         java_options: Sequence[str] = ("-XX:+UseG1GC",),
     ) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
-        self._clear = weakref.finalize(
-            self, shutil.rmtree, self._home, ignore_errors=True
-        )  # of one that is killed, too
+        # Of one that is killed, too.
+        self._clear = weakref.finalize(self, shutil.rmtree, self._home, ignore_errors=True)
         self.data_dir = data_dir or self._home / "data"
         self.port = free_port()
         self.controller_port = free_port()

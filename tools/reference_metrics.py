@@ -164,9 +164,8 @@ def _of_body(body: list[ast.stmt], texts: Texts, bound: dict[str, list[ast.expr]
             else:
                 continue
             samples = call.args[-1]
-            labels = (
-                [] if isinstance(samples, ast.Subscript) else _labels(samples, texts, bound, set())
-            )  # one number of several
+            # One number of several.
+            labels = [] if isinstance(samples, ast.Subscript) else _labels(samples, texts, bound, set())
             yield Metric(name, kind, tuple(dict.fromkeys(labels)), meaning)
 
 

@@ -41,10 +41,11 @@ race:libcrypto
 # polars brings an allocator with a thread of its own, begun past the sanitizer, which has no state for it then: a crash at the import. And
 # a fork takes all its locks, more than the sanitizer counts, which ends that process: the tests that import it have one without forks.
 ALLOCATOR = "background_thread:false"
+# Where ours are, and where several Python threads meet.
 THREADS = [
     f"{NATIVE}/test_{name}.py"
     for name in ("heartbeat", "collections", "accumulator", "broker_paths", "commit_path", "fetch", "kept_memory")
-]  # where ours are, and where several Python threads meet
+]
 
 _building = threading.Lock()
 

@@ -78,9 +78,8 @@ def main() -> None:
     parser.add_argument("--to", type=Path, help="a folder for what is written (default: benchmarks/results)")
     parser.add_argument("--page", action="store_true", help="only write the page anew")
     options = parser.parse_args()
-    signal.signal(
-        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
-    )  # every broker is ended then, as after Ctrl-C
+    # Every broker is ended then, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     folder = options.to or (QUICK if options.quick else RESULTS)
     chosen = [] if options.page else [each for each in EXPERIMENTS if each.name in options.only]
     run = Run(options.rounds, options.share, frozenset(options.sides), options.stored_gb)

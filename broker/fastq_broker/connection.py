@@ -264,9 +264,8 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         if position == end or self._life == CLOSED:
             return
         if self._waits:
-            self._backlog = (
-                self._backlog + memoryview(buffer)[position:end]
-            )  # a fresh one: views of the old may be about
+            # A fresh one: views of the old may be about.
+            self._backlog = self._backlog + memoryview(buffer)[position:end]
             self._pause()
             if self.pending is not None:
                 self.pending.hurry()  # who asks for more does not want to wait for what is not there

@@ -250,9 +250,8 @@ def _stop_one(pid: int, nodes: Sequence[Node], end: float) -> bool:
     with processes.handle(pid) as descriptor:
         if descriptor is not None:
             held = processes.holders([node.directory for node in nodes])
-            if any(
-                held.get(node.directory) != node.pid for node in nodes
-            ):  # the number may be another process's by now
+            if any(held.get(node.directory) != node.pid for node in nodes):
+                # The number may be another process's by now.
                 raise NotRunning(f"{what} has just ended, or been started again: fastq-broker status tells")
             print(f"stopping {what} (pid {pid})", flush=True)
             processes.terminate(descriptor)

@@ -84,9 +84,8 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     """Lines with continuations joined, without comments and blank lines, each with the number of its first."""
     lines: list[tuple[int, str]] = []
     pending, began = "", 0
-    for number, raw in enumerate(
-        _LINE_END.split(text), 1
-    ):  # splitlines() knows ends that Java does not, a form feed among them
+    for number, raw in enumerate(_LINE_END.split(text), 1):
+        # splitlines() knows ends that Java does not, a form feed among them.
         line = raw.lstrip(" \t\f")
         if not pending and (not line or line[0] in "#!"):
             continue

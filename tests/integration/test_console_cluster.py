@@ -199,9 +199,8 @@ def _moves(browser: Browser, admin: Admin) -> None:
     found = MOVES.search(shown.text)
     assert found and found[1].split() == ["orders:0:3,2:1,2"] and "<td>1, 2</td><td>3, 2</td>" in shown.text
     assert admin.describe_topic("orders").partitions[0].replicas == (1, 2)  # nothing has begun
-    assert (
-        shown.text.count('class="now"') == shown.text.count('class="then"') == 6
-    )  # two bars of three nodes, before and after
+    # Two bars of three nodes, before and after.
+    assert shown.text.count('class="now"') == shown.text.count('class="then"') == 6
     assert browser.submit(page, page + "/reassign", moves=found[1], throttle="x").status_code == 400
     assert browser.submit(page, page + "/reassign", moves=found[1], throttle="1").status_code == 200
     moved = lambda: admin.describe_topic("orders").partitions[0].replicas == (3, 2)  # noqa: E731
@@ -272,9 +271,8 @@ def test_a_topic_costs_a_node_one_request_and_no_page_more_than_it_shows(tmp_pat
                 assert browser.get("/c/test/topics/orders/offsets").text.count('<td class="n">0 B</td>') == 12
                 states = browser.get("/c/test/topics/orders/replicas").text
                 assert states.count("OnlineReplica") == 24 and states.count(">leader<") == 12
-                noughts = (
-                    '<td class="n">0</td>' * 4
-                )  # a replica's first offset, end, high watermark, last stable offset
+                # A replica's first offset, end, high watermark, last stable offset.
+                noughts = '<td class="n">0</td>' * 4
                 assert states.count(noughts) == 24
                 before = _asked(cluster)
                 browser.get("/c/test/topics/orders/ends", headers={"accept": "application/json"})

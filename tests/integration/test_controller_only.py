@@ -77,10 +77,8 @@ def test_brokers_of_a_controller_that_is_none(tmp_path: Path) -> None:
             ready(process)
         servers = f"127.0.0.1:{ports[1]},127.0.0.1:{ports[2]}"
         with Admin(bootstrap_servers=servers) as admin:
-            while [one.node_id for one in admin.describe_cluster().nodes] != [
-                2,
-                3,
-            ]:  # the first one has not heard of it yet
+            while [one.node_id for one in admin.describe_cluster().nodes] != [2, 3]:
+                # The first one has not heard of it yet.
                 time.sleep(0.05)
             admin.create_topic("t", 2, 2)
         with Producer(bootstrap_servers=servers, acks="all") as producer:

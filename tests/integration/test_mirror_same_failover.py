@@ -323,9 +323,8 @@ def test_a_transaction_that_is_open_in_the_former_source_cannot_be_committed_aft
     fail_back(config)
     back = reversed_config(config)
     with running(back):
-        with pytest.raises(
-            TransactionFenced
-        ):  # once the mirror has brought the end: until then Kafka's answer is CONCURRENT_TRANSACTIONS
+        with pytest.raises(TransactionFenced):
+            # Once the mirror has brought the end: until then Kafka's answer is CONCURRENT_TRANSACTIONS.
             producer.commit_transaction()
         wait_for_same(back, name)
         until(lambda: stable_end(config, "source", name) == stable_end(config, "target", name))

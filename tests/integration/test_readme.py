@@ -118,9 +118,8 @@ def test_the_program_for_spark(machine: Machine) -> None:
     machine.line(f"fastq-broker --data-dir ./data --listen {PORT}")
     machine.line("echo hello | fastq produce logs")
     (program,) = [text for language, text in blocks() if language == "python" and "fastq.spark" in text]
-    machine.python(
-        program, timeout_s=400
-    )  # 25 s alone, most of it the JVM and its workers: more on a machine that is busy
+    # 25 s alone, most of it the JVM and its workers: more on a machine that is busy.
+    machine.python(program, timeout_s=400)
 
 
 def test_what_it_links_to_is_there() -> None:

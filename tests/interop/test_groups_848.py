@@ -146,9 +146,8 @@ def test_new_partitions_and_new_topics_reach_a_group(quick_broker: Broker, topic
     reader.poll()
     admin.create_topics([NewTopic(f"new-{topic}", 3)])[f"new-{topic}"].result()
     until([reader], lambda: len(reader.partitions) == 3)
-    reader.forgives.add(
-        KafkaError.UNKNOWN_TOPIC_OR_PART
-    )  # it may ask for offsets before it hears that the topic is gone
+    # It may ask for offsets before it hears that the topic is gone.
+    reader.forgives.add(KafkaError.UNKNOWN_TOPIC_OR_PART)
     admin.delete_topics([f"new-{topic}"])[f"new-{topic}"].result()
     until([reader], lambda: not reader.partitions)
     close(member, reader)

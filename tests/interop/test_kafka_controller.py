@@ -150,9 +150,8 @@ async def forwarded(node: Node) -> None:
     described = await node.ask(quorum, 2)
     (part,) = described.topics[0].partitions
     assert (part.error_code, part.leader_id) == (0, CONTROLLER)
-    assert (
-        await node.ask(create, 7, body=b"\xff" * 20) is None
-    )  # UNSUPPORTED_VERSION: the client's connection is closed
+    # UNSUPPORTED_VERSION: the client's connection is closed.
+    assert await node.ask(create, 7, body=b"\xff" * 20) is None
     answered: asyncio.Future[EnvelopeResponse] = node.loop.create_future()
     bad = EnvelopeRequest(request_data=b"", request_principal=b"\0\0\xff", client_host_address=bytes(4))
     node.forwards.ask(bad, lambda response, error: answered.set_result(response))

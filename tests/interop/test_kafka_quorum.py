@@ -62,9 +62,8 @@ def test_a_quorum_with_apache_kafka(tmp_path: Path) -> None:
 
             def one_of_theirs_leads() -> bool:
                 go()
-                return (
-                    machine.leader_id in peers and machine.high_watermark > 10
-                )  # bootstrap records, and what follows them
+                # Bootstrap records, and what follows them.
+                return machine.leader_id in peers and machine.high_watermark > 10
 
             await until(one_of_theirs_leads)
             assert machine.role is Role.FOLLOWER and machine.leader_id in peers

@@ -75,9 +75,8 @@ def the_cluster_and_its_features(both: Both) -> None:
     told = both.kafka("FeatureCommand", "describe")
     levels = {}
     for line in told.splitlines():
-        words = (
-            line.split()
-        )  # Feature: NAME SupportedMinVersion: N SupportedMaxVersion: N FinalizedVersionLevel: N Epoch: N
+        # Feature: NAME SupportedMinVersion: N SupportedMaxVersion: N FinalizedVersionLevel: N Epoch: N.
+        words = line.split()
         levels[words[1]] = words[3:9:2]
     shown = {
         row["feature"]: [str(row[key]) for key in ("lowest", "highest", "level")]

@@ -198,9 +198,8 @@ class Checks:
             partition_epoch = shared.machine.partition_epoch
             before, count, seen_epoch = self._watermarks.get(place, (0, len(self.nodes), partition_epoch))
             in_sync = len(shared.machine.isr.committed)
-            if (
-                partition_epoch - seen_epoch > 1
-            ):  # several changes came at once: more may have been in sync between them
+            if partition_epoch - seen_epoch > 1:
+                # Several changes came at once: more may have been in sync between them.
                 count = len(self.nodes)
             if watermark < before:
                 raise Violation(

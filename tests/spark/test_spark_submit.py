@@ -124,8 +124,7 @@ def test_a_packed_environment_on_a_cluster_of_two(
     assert found["places"]
     for place in found["places"]:
         assert "/environment/lib/" in place
-        assert not place.startswith(
-            str(tmp_path / "environment")
-        )  # the archive of it, unpacked where the executor runs
+        # The archive of it, unpacked where the executor runs.
+        assert not place.startswith(str(tmp_path / "environment"))
     assert found["executors"] == 2
     assert (found["rows"], found["copied"], found["values"]) == (RECORDS, 2 * RECORDS, RECORDS)

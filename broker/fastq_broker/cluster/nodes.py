@@ -173,9 +173,8 @@ def has_dynamic_voters(root: Path) -> bool:
                 static = True
     if problem is not None and not (static or dynamic):
         raise problem
-    return (
-        dynamic and not static
-    )  # who lacks the record may lead, and take it back: until all have it those that are configured count
+    # Who lacks the record may lead, and take it back: until all have it those that are configured count.
+    return dynamic and not static
 
 
 def _settings(

@@ -101,9 +101,8 @@ def _change(
     check_resource(image, item.resource_type, item.name, layers.config.node_id)
     _check_eligible_replicas(image, item, names)
     old = image.configs_of(item.resource_type, item.name)
-    kept = (
-        {_MIRROR_SOURCE} if item.replace else old.keys()
-    )  # by an older tool's change of another key nobody means to let write
+    # By an older tool's change of another key nobody means to let write.
+    kept = {_MIRROR_SOURCE} if item.replace else old.keys()
     new: dict[str, str] = {name: value for name, value in old.items() if name in kept}
     for change in item.changes:
         _apply(new, change, item, layers)

@@ -119,9 +119,8 @@ class MetadataDirectory:
         self.cluster_id = found[0].cluster_id
         self.directory_ids = [item.directory_id for item in found[: len(self._config.log_dirs)]]
         self.voter_directory = found[roots.index(self._root)].directory_id
-        if not alone and not any(
-            self.path.glob("*.checkpoint")
-        ):  # others know the topics: what is on disks that are left goes on
+        if not alone and not any(self.path.glob("*.checkpoint")):
+            # Others know the topics: what is on disks that are left goes on.
             roots = [self._root]
         if not self.path.exists():
             self._check_unused(roots, "is not there")

@@ -196,9 +196,8 @@ class PartitionChange:
         )
 
     def _set_eligible(self) -> None:
-        if (
-            self._record.isr is not None or not self._view.elr
-        ):  # an election was unclean: who was eligible has not what is now there
+        if self._record.isr is not None or not self._view.elr:
+            # An election was unclean: who was eligible has not what is now there.
             self._elr = []
         if self._elr != list(self._partition.eligible_leader_replicas):
             self._record.eligible_leader_replicas = self._elr

@@ -282,9 +282,8 @@ class MetadataQuorum:
             self._hand_over()
             raise
         except BaseException:
-            if (
-                self.end_offset > begun_at and self._driver.loop is not None
-            ):  # who writes it does not know that it is there
+            if self.end_offset > begun_at and self._driver.loop is not None:
+                # Who writes it does not know that it is there.
                 self._driver.resign("fails inside behind records that it has written")
             raise
         self.commit_times.written(self.end_offset)

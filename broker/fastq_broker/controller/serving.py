@@ -137,6 +137,5 @@ class ControllerRouter(QuorumRouter):
             client_id = None if header.client_id is None else header.client_id.encode()
             return await self._served(forwarded.request, header.api_version, client_id, (forwarded.address, 0))
 
-        return await serve_envelope(
-            envelope, handle, allowed=True
-        )  # nobody is authorized here, nor anywhere in the broker
+        # Nobody is authorized here, nor anywhere in the broker.
+        return await serve_envelope(envelope, handle, allowed=True)

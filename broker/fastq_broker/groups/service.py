@@ -274,9 +274,8 @@ class GroupCoordinator:
         """What could not be deleted, as its log could not be read or written to, is once more. Raises KafkaStorageError where it still
         cannot be."""
         image = self._ports.image
-        gone = frozenset(
-            name for name in leaving.names if image.topic(name) is None
-        )  # the others another node has made
+        # The others another node has made.
+        gone = frozenset(name for name in leaving.names if image.topic(name) is None)
         for partition in sorted(leaving.unread):
             shard = self.runtime.shard_of(partition)
             if shard is not None:  # else another node's to delete, or found at its next load

@@ -418,9 +418,8 @@ class LogCleaner:
             self._failed(log, Failure(str(error), False))
             return
         except KafkaError:
-            self._drop(
-                round_
-            )  # which the directory has told: it is offline, or short of something, and another round comes
+            # Which the directory has told: it is offline, or short of something, and another round comes.
+            self._drop(round_)
             return
         if not round_.groups:
             try:

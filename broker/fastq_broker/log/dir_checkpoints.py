@@ -125,9 +125,8 @@ class DirCheckpoints:
     def write_now(self, contents: Mapping[str, Mapping[TopicPartition, int]]) -> None:
         """Replace files; they are on disk when this returns. Raises OSError."""
         for name, offsets in contents.items():
-            self._generation[name] += (
-                1  # a replacement in flight, whose temporary file this one takes, comes to nothing
-            )
+            # A replacement in flight, whose temporary file this one takes, comes to nothing.
+            self._generation[name] += 1
             self._may_say(name, offsets)  # and does where only the directory cannot be synced
             self._dir.files.write_file(self._path(name), format_offsets(offsets), sync=True)
             self._said[name] = dict(offsets)
@@ -172,9 +171,8 @@ class DirCheckpoints:
         self, name: str, generation: int, offsets: Mapping[TopicPartition, int], error: OSError | None
     ) -> None:
         if error is not None:
-            self._dir.refuse(
-                "syncing a checkpoint", self._path(name), error
-            )  # it may name more than it does, for all that is known
+            # It may name more than it does, for all that is known.
+            self._dir.refuse("syncing a checkpoint", self._path(name), error)
         elif generation == self._generation[name]:
             self._said[name] = dict(offsets)
 

@@ -192,9 +192,8 @@ class Durability:
         elif (refusal := log.dir.offline or log.failure) is not None:
             callback(refusal)
         else:
-            if (
-                self._waiters
-            ):  # in order of offsets: a duplicate waits with the append before it, which the same job covers
+            if self._waiters:
+                # In order of offsets: a duplicate waits with the append before it, which the same job covers.
                 offset = max(offset, self._waiters[-1][0])
             self._waiters.append((offset, callback))
             if not self._flushing:
@@ -232,9 +231,8 @@ class Durability:
             return
         behind = log.log_end_offset - self.on_disk_offset
         if log.config.synchronous:
-            if (
-                behind and not self._flushing
-            ):  # what was acknowledged from the page cache shall be as safe as what follows
+            if behind and not self._flushing:
+                # What was acknowledged from the page cache shall be as safe as what follows.
                 self._start(full=False)
             return
         while self._waiters:
@@ -402,9 +400,8 @@ class Durability:
             new_names = True
         if new_names:
             handles.append(FileHandle(files, log.path, READ))
-        if (
-            self._cut_at is not None
-        ):  # files that went come back together with what was cut before them, or there would be a gap
+        if self._cut_at is not None:
+            # Files that went come back together with what was cut before them, or there would be a gap.
             handles.insert(0, handles[-1])
         if not self._name_synced:
             marks.append((self, "_name_synced", True))

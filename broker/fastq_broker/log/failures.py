@@ -29,9 +29,8 @@ class FailureReports:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._places: dict[
-            str, tuple[float, int]
-        ] = {}  # when it was last heard of, and how often it was left out since
+        # When it was last heard of, and how often it was left out since.
+        self._places: dict[str, tuple[float, int]] = {}
 
     def report(self, place: str, error: BaseException) -> None:
         """Say that `place` has raised, with its traceback, unless it has been said within the interval. What a disk does is no mistake of

@@ -210,9 +210,8 @@ class LogIdentity:
     def _retire_later(self, log: PartitionLog) -> None:
         """At the next tick: until then a log that is made under its name finds it, and sets it aside first."""
         key = log.topic, log.partition
-        named = (
-            key not in self.logs and os.path.basename(log.path) == f"{log.topic}-{log.partition}"
-        )  # else a copy, or what was moved
+        # Else a copy, or what was moved.
+        named = key not in self.logs and os.path.basename(log.path) == f"{log.topic}-{log.partition}"
         if named:
             self._doubles.setdefault(key, []).append(log)
 

@@ -273,9 +273,8 @@ class LogManager(LogIdentity):
         started_ms = self.monotonic_ms()
         for log in logs:
             self.recovery.begin(log.name)
-            with contextlib.suppress(
-                KafkaError
-            ):  # the directory is offline then, or the log has a failure: both say so
+            with contextlib.suppress(KafkaError):
+                # The directory is offline then, or the log has a failure: both say so.
                 log.load()
             self.recovery.done += 1
         logs = [log for log in logs if log.loaded]

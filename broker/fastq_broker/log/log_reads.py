@@ -283,10 +283,8 @@ class LogReads:
     def _segment_since(self, timestamp_ms: int, since_offset: int) -> int | None:
         """Number of the first one with a record at or after a time. Of those without one, the last one before it, and any that seems to be
         older than one before it, are looked at closely: a damaged index would have them passed over. Raises KafkaError, OSError."""
-        before, highest = (
-            None,
-            timestamp_ms if since_offset else -1,
-        )  # what lies before the offset was searched for its times
+        # What lies before the offset was searched for its times.
+        before, highest = None, timestamp_ms if since_offset else -1
         found = None
         for number in range(first_segment_from(self._bases, since_offset), len(self.segments)):
             segment = self.segments[number]

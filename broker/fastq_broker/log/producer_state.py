@@ -107,9 +107,8 @@ class ProducerState:
         self.damaged_at = -1
         self._producers: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}  # producer id -> first offset, in the order of first offsets
-        self._completed: deque[tuple[int, int]] = (
-            deque()
-        )  # (first offset, marker offset) at or above the high watermark
+        # (first offset, marker offset) at or above the high watermark.
+        self._completed: deque[tuple[int, int]] = deque()
 
     def __len__(self) -> int:
         return len(self._producers)

@@ -21,9 +21,8 @@ from .files import FileHandle, Files, bring_in
 if TYPE_CHECKING:
     from .segment import Segment
 
-_BOUNDS = struct.Struct(
-    ">qiibIhi"
-)  # base offset, batch length, leader epoch, magic, crc, attributes, last offset delta
+# Base offset, batch length, leader epoch, magic, crc, attributes, last offset delta.
+_BOUNDS = struct.Struct(">qiibIhi")
 BOUNDS_BYTES: Final = _BOUNDS.size
 HEADER_BYTES: Final = 61
 MAGIC_POSITION: Final = 16

@@ -34,9 +34,8 @@ def version_at(metadata_version: int, versions: Sequence[tuple[int, int]]) -> in
 def fetch_request(effect: SendFetch, config: FetcherConfig, metadata_version: int, broker_epoch: int) -> EncodedRequest:
     """A replica's Fetch; answered as a FetchedResponse. `broker_epoch`: of this node's registration (KIP-903)."""
     version, plan = version_at(metadata_version, FETCH_VERSIONS), effect.plan
-    topics: list[
-        FetchRequest.FetchTopic
-    ] = []  # in the plan's order: a topic is named again where others were in between
+    # In the plan's order: a topic is named again where others were in between.
+    topics: list[FetchRequest.FetchTopic] = []
     for (topic_id, number), wanted in plan.send.items():
         if not topics or topics[-1].topic_id != topic_id:
             topics.append(FetchRequest.FetchTopic(topic_id=topic_id))

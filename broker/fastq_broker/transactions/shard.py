@@ -413,9 +413,8 @@ class TransactionShard:
             if waiting.reply is not None:
                 waiting.timer = self._context.call_later(txn.timeout_ms / 1000, partial(self._overdue, txn, waiting))
         except Exception as error:
-            if (
-                self._waiters.get(transactional_id) is not waiting
-            ):  # not begun, or written, and who was told of it has raised
+            if self._waiters.get(transactional_id) is not waiting:
+                # Not begun, or written, and who was told of it has raised.
                 raise
             self._end_wait(transactional_id)
             reports.report(f"writing to __transaction_state-{self._context.partition}", error)
@@ -454,9 +453,8 @@ class TransactionShard:
         finally:  # whatever the reply raises, as where there is no memory for it
             if error is None and txn.state in DECIDED:
                 self._begin_end(txn)
-            elif txn.state in DECIDED and self._is_current(
-                txn
-            ):  # in the log, but not as safe as it has to be before a marker
+            elif txn.state in DECIDED and self._is_current(txn):
+                # In the log, but not as safe as it has to be before a marker.
                 self._later(txn, partial(self._write, txn, _ignore))
             else:
                 self._wake(txn.transactional_id)

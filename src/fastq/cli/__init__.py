@@ -41,9 +41,8 @@ def _terminations_as_interrupts(seen: list[int]) -> Iterator[None]:
 
     def terminate(number: int, _frame: Any) -> None:
         seen.append(number)
-        if (
-            signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        ):  # as a shell has it for what a script runs in the background
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # As a shell has it for what a script runs in the background.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(signal.SIGINT)
 

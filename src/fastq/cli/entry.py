@@ -135,9 +135,8 @@ class Parser(argparse.ArgumentParser):
         # The public way to the same is a list of all choices, in another wording with each release of Python.
         if action.choices is None or value in action.choices:
             return
-        if (
-            not action.option_strings
-        ):  # the value of an option that is not known, for argparse: what stands in its place
+        if not action.option_strings:
+            # The value of an option that is not known, for argparse: what stands in its place.
             for option, following in zip(self._given, self._given[1:], strict=False):
                 if following == value and option.startswith("--") and "=" not in option and not self._may_be(option):
                     raise argparse.ArgumentError(None, self._not_recognized([option, following]))
@@ -190,9 +189,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             complain(str(error))
             return WRONG_USAGE
         except (FastqError, OSError, ValueError) as error:
-            if (
-                isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8"
-            ):  # nothing that is shown: what was given
+            if isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":
+                # Nothing that is shown: what was given.
                 complain(f"{error.object[error.start : error.end]!a} was given, which is no Unicode")
                 return WRONG_USAGE
             try:

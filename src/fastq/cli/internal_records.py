@@ -197,9 +197,8 @@ def document(value: Any, *, is_uuid: bool = False) -> Any:
         names = _fields(type(value))
         return {name: document(getattr(value, slot), is_uuid=uuid) for slot, name, uuid in names}
     if isinstance(value, list):
-        return [
-            document(item, is_uuid=True) for item in value
-        ]  # lists of bytes are lists of ids in all of these messages
+        # Lists of bytes are lists of ids in all of these messages.
+        return [document(item, is_uuid=True) for item in value]
     if isinstance(value, bytes | bytearray | memoryview):
         return uuid_to_str(bytes(value)) if is_uuid and len(value) == 16 else base64.b64encode(value).decode()
     return value

@@ -69,9 +69,8 @@ class WatchedMirror:
         self._began = self._clock()
         done: asyncio.Future[tuple[MirrorStatus | None, str]] = loop.create_future()
 
-        def run() -> (
-            None
-        ):  # a thread of its own, and no pool's: a cluster that stands still does not hold up the process's end
+        # A thread of its own, and no pool's: a cluster that stands still does not hold up the process's end.
+        def run() -> None:
             outcome = self._asked()
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(_give, done, outcome)

@@ -70,9 +70,8 @@ class AssignedPartitions:
         self.buffered_bytes = 0
         self.wants_metadata: str | None = None  # why, when a refresh would help
         self.troubles = Troubles(logger)  # of this consumer: its group's too
-        self.made_anew: set[TopicPartition] = (
-            set()
-        )  # whose topics are others by now, until the group's session has heard of it
+        # Whose topics are others by now, until the group's session has heard of it.
+        self.made_anew: set[TopicPartition] = set()
         self._wall_clock_ms = wall_clock_ms
         self._random = rng
         self._order: deque[PartitionState] = deque()

@@ -233,9 +233,8 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         check_timeout(timeout)
         if self._raised:
             self._raised = False
-            await asyncio.sleep(
-                0
-            )  # who calls again and again, whatever is raised at once, leaves the loop to others all the same
+            # Who calls again and again, whatever is raised at once, leaves the loop to others all the same.
+            await asyncio.sleep(0)
         self._asking += asks
         try:
             return await self._drive(look, timeout, asks, quiet)

@@ -100,9 +100,8 @@ class ConsumerBase(Interruptible):
         self._taken: dict[TopicPartition, Place] | None = None  # by a call that has not returned: where it began
         self._callbacks: deque[Callable[[], Any]] = deque()  # of commit_async, to be called by the application's thread
         self._queries: list[OffsetQuery | CommittedQuery] = []
-        self._iterators: list[
-            weakref.ref[Any]
-        ] = []  # those that were handed out: they keep their consumer alive, not it them
+        # Those that were handed out: they keep their consumer alive, not it them.
+        self._iterators: list[weakref.ref[Any]] = []
         self._closed = False
         self._asking = 0  # calls that wait for records
         self._unreachable_since = 0.0  # the first wait without any broker

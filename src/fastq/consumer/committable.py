@@ -37,9 +37,8 @@ def offsets_to_commit(
             if type(place) is not OffsetAndMetadata:
                 place = OffsetAndMetadata(place)
             offset = place.offset
-            if type(offset) not in (int, bool) and isinstance(
-                offset, SupportsIndex
-            ):  # as seek takes them: of numpy, say
+            if type(offset) not in (int, bool) and isinstance(offset, SupportsIndex):
+                # As seek takes them: of numpy, say.
                 offset = index(offset)
                 place = place._replace(offset=offset)
             if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < 2**63:

@@ -68,9 +68,8 @@ def _check_strategies(value: Any) -> tuple[Any, ...]:
     if not found:
         raise ValueError("one strategy or more")
     if found != STRATEGIES:
-        from fastq.consumer.group.assignors import (
-            find_assignors,
-        )  # who takes the defaults and has no group does not load them
+        # Who takes the defaults and has no group does not load them.
+        from fastq.consumer.group.assignors import find_assignors
 
         find_assignors(found)
     return found

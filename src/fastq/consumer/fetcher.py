@@ -85,9 +85,8 @@ class Fetcher(AssignedPartitions):
         super().__init__(config, metadata, wall_clock_ms, rng or random.Random())
         self.reserved_bytes = 0
         self.made_room = False
-        self.until: Mapping[TopicPartition, int] | None = (
-            None  # fetch nothing at or above these offsets, nor other partitions
-        )
+        # Fetch nothing at or above these offsets, nor other partitions.
+        self.until: Mapping[TopicPartition, int] | None = None
         self.counters: defaultdict[str, int] = defaultdict(int)
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: dict[int, float] = {}  # nodes, and since when
@@ -454,9 +453,8 @@ class Fetcher(AssignedPartitions):
                 self.wants_metadata = what
                 nobody = partial(self._error, node_id, state, ErrorCode.REPLICA_NOT_AVAILABLE, what)
                 self.troubles.failed(state.tp, "read", nobody, now, cause=ErrorCode.REPLICA_NOT_AVAILABLE)
-            if (
-                state.preferred_replica >= 0 or not known
-            ):  # one that sends on to another, or to nobody: not round and round
+            if state.preferred_replica >= 0 or not known:
+                # One that sends on to another, or to nobody: not round and round.
                 self._refused(state, now)
             state.preferred_replica = part.preferred_read_replica if known else -1
             state.preferred_until = now + config.metadata_max_age_ms / 1000

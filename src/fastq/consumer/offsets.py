@@ -194,9 +194,8 @@ class OffsetQuery:
                     nodes[leader.node_id].append(tp)
         ready = [(node_id, tps) for node_id, tps in nodes.items() if can_send(node_id)]
         out = [self._ask(node_id, tps) for node_id, tps in ready]
-        self._asked = self._asked.union(
-            *(tps for _, tps in ready)
-        )  # once they are made: there may be no memory for all of them
+        # Once they are made: there may be no memory for all of them.
+        self._asked = self._asked.union(*(tps for _, tps in ready))
         return out
 
     def _look_for_topics(self, now: float) -> None:

@@ -161,16 +161,14 @@ class Lane:
         self.over: Exception | None = None  # why it has ended by itself, which the others cannot mend
         self._config, self._work, self._mine, self._clock = config, work, mine, clock
         self._state_topic = state_topic(config.source.alias)
-        self._look_s = (
-            2 * config.options.refresh_interval_ms / 1000 + AGREE_S
-        )  # until the survey has seen what there is now
+        # Until the survey has seen what there is now.
+        self._look_s = 2 * config.options.refresh_interval_ms / 1000 + AGREE_S
         self._stop = threading.Event()
         self._wakes: list[Callable[[], object]] = []  # each ends something that waits for the source
         self._progress: dict[TopicPartition, Progress] = {}
         self._targets: dict[TopicPartition, str] = {}
-        self._changed: set[TopicPartition] = (
-            set()
-        )  # of whose progress the target does not know yet, though no record was copied
+        # Of whose progress the target does not know yet, though no record was copied.
+        self._changed: set[TopicPartition] = set()
         self._untimed: set[TopicPartition] = set()  # with records that have no time of their own
         self._cut: set[TopicPartition] = set()  # whose target was seen to end before what is known to be there
         self._idle_since = 0.0
@@ -207,9 +205,8 @@ class Lane:
                 pause_s = PAUSE_S if self.counts.transactions > transactions else min(pause_s * 2, PAUSE_MAX_S)
                 logger.warning("lane %d begins anew in %g s: %s", self.number, pause_s, error)
                 self._stop.wait(pause_s)
-            except (
-                Exception
-            ) as error:  # a defect of ours: a lane that ended with nobody told would look as if nothing came
+            except Exception as error:
+                # A defect of ours: a lane that ended with nobody told would look as if nothing came.
                 logger.exception("lane %d has ended", self.number)
                 self.over = error
                 return

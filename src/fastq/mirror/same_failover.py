@@ -121,9 +121,8 @@ def _write_ends(config: MirrorConfig, lanes: int, ends: Mapping[TopicPartition, 
             try:
                 _write_end(config, lane, own)
                 break
-            except (
-                TransactionFenced
-            ):  # by a lane that has begun anew: it copies nothing more, but does not know that yet
+            except TransactionFenced:
+                # By a lane that has begun anew: it copies nothing more, but does not know that yet.
                 if attempt == TRIES - 1:
                     raise
                 time.sleep(PAUSE_S)

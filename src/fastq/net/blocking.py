@@ -357,10 +357,8 @@ class BlockingDriver:
                 if connection.transport is not None and connection.state not in (State.CLOSED, State.CONNECTING):
                     self._write(connection)
         except BaseException:
-            self.core.writable = {
-                **writable,
-                **self.core.writable,
-            }  # an interrupt: the others are written in the next turn
+            # An interrupt: the others are written in the next turn.
+            self.core.writable = {**writable, **self.core.writable}
             raise
 
     def _write(self, connection: Connection) -> None:

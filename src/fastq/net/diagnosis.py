@@ -128,9 +128,8 @@ def from_os_error(broker: str, phase: str, error: BaseException | None, uses_tls
     """What `error` means in this phase; None is an orderly end of the stream by the peer."""
     if isinstance(error, ConnectionFailed):
         return error
-    tls = sys.modules.get(
-        "ssl"
-    )  # not imported: a Python may have none, and where nobody has loaded it nothing is an error of it
+    # Not imported: a Python may have none, and where nobody has loaded it nothing is an error of it.
+    tls = sys.modules.get("ssl")
     if tls is not None and isinstance(error, tls.SSLError):
         return _from_ssl(broker, phase, error)
     if isinstance(error, socket.gaierror):

@@ -51,17 +51,15 @@ class ProducerIdentity:
         self.producer_id = -1
         self.epoch = -1
         self.epoch_bumps = 0
-        self.by_name = (
-            False  # whether batches were sent to topics by their names, so that it is not sure to which of that name
-        )
+        # Whether batches were sent to topics by their names, so that it is not sure to which of that name.
+        self.by_name = False
         self._topic_ids: dict[str, set[bytes]] = {}  # all that topics have had which were made anew
         self._anew: set[PartitionState] = set()  # of such topics: what is in doubt may be in the log of before
         self._begun_by_name: dict[PartitionState, list[Batch]] = {}
         """Of such topics: nothing is known to be in the log of now; with what was on its way, to which of them is not sure."""
         self._unsettled: dict[PartitionState, None] = {}
-        self._windows: dict[
-            PartitionState, deque[Batch]
-        ] = {}  # the oldest batch without a fate, and all numbered after it
+        # The oldest batch without a fate, and all numbered after it.
+        self._windows: dict[PartitionState, deque[Batch]] = {}
 
     @property
     def is_known(self) -> bool:

@@ -44,9 +44,8 @@ _dropped: dict[int, Callable[[], Dropped]] = {}
 _parts: dict[int, object] = {}
 _ending = False
 _pid_with_hook = -1
-_closer_place = (
-    threading.Lock()
-)  # taken for good: two would wait for each other, and a child has its parent's hook and one of its own
+# Taken for good: two would wait for each other, and a child has its parent's hook and one of its own.
+_closer_place = threading.Lock()
 
 
 def register(producer: Closing, parts: object = None) -> None:

@@ -223,9 +223,8 @@ class WaitingSends:
                 return None
         topic, value, key, headers, partition, timestamp_ms = entry.prepared
         if partition is not None and type(partition) is not int:
-            partition = int_of(
-                partition, "partition", -(2**63)
-            )  # below 0: refused next, with the numbers that there are
+            # Below 0: refused next, with the numbers that there are.
+            partition = int_of(partition, "partition", -(2**63))
         if partition is not None and not 0 <= partition < len(state.partitions):
             updater = parts.core.metadata_updater
             if entry.asked is None and partition >= 0:

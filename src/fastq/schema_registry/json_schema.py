@@ -48,9 +48,8 @@ def _validator(registry: SchemaRegistryClient, schema: Schema) -> Any:
         chosen.check_schema(content)
     except jsonschema.exceptions.SchemaError as error:
         raise ValueError(f"the JSON schema cannot be used: {error.message} at {error.json_path}") from None
-    except (
-        Exception
-    ) as error:  # jsonschema takes for granted that names are texts, which it looks at before it checks that
+    except Exception as error:
+        # jsonschema takes for granted that names are texts, which it looks at before it checks that.
         raise ValueError(f"the JSON schema cannot be used: {type(error).__name__} {error}") from error
     return chosen(content, registry=referencing.Registry().with_resources(resources))
 

@@ -36,9 +36,8 @@ UNCHECKED_ARROW = "-Darrow.enable_null_check_for_get=false -Darrow.enable_unsafe
 # Java 24 removed the Security Manager, through which the Hadoop of these releases asks who the user is.
 NEWEST_JAVA_OF = {(4, 0): 23, (4, 1): 23}
 JAVA_ANSWER_TIMEOUT_S = 30.0
-VECTOR_MODULE = (
-    "jdk.incubator.vector"  # Spark asks for it, to do linear algebra faster, and the wheel is built without it
-)
+# Spark asks for it, to do linear algebra faster, and the wheel is built without it.
+VECTOR_MODULE = "jdk.incubator.vector"
 WITHOUT_MODULE = """#!/bin/sh
 # Runs {java}, which leaves out a module that Spark asks for and can do without.
 for argument do

@@ -400,9 +400,8 @@ def test_who_reads_a_large_answer_slowly_is_not_idle_but_who_reads_nothing_is(
             for _ in range(2):
                 server._second()
             seconds += 2
-            read_to = min(
-                size, got + 500_000
-            )  # the system says that there is room when a third of what it holds has gone
+            # The system says that there is room when a third of what it holds has gone.
+            read_to = min(size, got + 500_000)
             while got < read_to:
                 got += len(await loop.sock_recv(peer, 1 << 18))
         if reads:

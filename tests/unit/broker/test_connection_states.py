@@ -138,9 +138,8 @@ def test_states_stay_within_their_table(seed: int) -> None:
             if world.closing:
                 raise AssertionError(f"seed {seed}, step {number}: nobody has closed it")
         world.connections[1]._release()
-        while (
-            world.open_answers or world.full or world.connection._waits
-        ):  # everything that was asked whole is answered
+        while world.open_answers or world.full or world.connection._waits:
+            # Everything that was asked whole is answered.
             if world.open_answers:
                 number, deferred = world.open_answers.pop(0)
                 deferred.complete(struct.pack(">ii", 4, number))

@@ -293,9 +293,8 @@ def test_the_unit_starts_what_there_is(tmp_path: Path) -> None:
     parsed = _parser().parse_args(arguments)
     assert (parsed.config, parsed.log_format) == ("/etc/fastq/server.properties", "json")
     assert (service["Type"], service["RestartPreventExitStatus"]) == ("notify", str(EXIT_BAD_CONFIG))
-    assert (
-        service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"
-    )  # where a relative log.dirs may be written
+    # Where a relative log.dirs may be written.
+    assert service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"
     assert float(service["TimeoutStartSec"]) > 2 * service_manager.ASK_S
     assert float(service["TimeoutStopSec"]) >= SHUTDOWN_S
     if analyze := shutil.which("systemd-analyze"):  # systemd's own word, where it is

@@ -102,11 +102,12 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
         yield parser
 
 
+# Records are a line each; a file's faults are beside its rows.
 OWN_JSON = (
     "fastq consume",
     "fastq produce",
     "fastq dump-log",
-)  # records are a line each; a file's faults are beside its rows
+)
 
 
 @pytest.mark.parametrize("parser", list(leaves(build_parser())), ids=lambda parser: parser.prog)

@@ -208,9 +208,8 @@ def test_many_users_are_paged_and_searched(browser: Browser, monkeypatch: pytest
     monkeypatch.setattr(AsyncAdmin, "describe_user_scram_credentials", many)
     page = browser.get("/c/test/users").text
     assert "10,000 in all, page 1 of 200" in page and "<i>" not in page
-    assert (
-        page.count(">UNKNOWN<") == page.count(">Delete<") == 50
-    )  # what has no name here is shown, and cannot be named to be deleted
+    # What has no name here is shown, and cannot be named to be deleted.
+    assert page.count(">UNKNOWN<") == page.count(">Delete<") == 50
     assert "1 in all" in browser.get("/c/test/users", params={"q": "07777"}).text
 
 

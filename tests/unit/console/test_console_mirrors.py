@@ -101,9 +101,8 @@ def test_a_mirror_is_shown(served: Callable[..., Served]) -> None:
             and "east.orders" in page
             and "under prefixed names" in page
         )
-        assert page.index('<td class="n">1,000</td>') < page.index(
-            '<td class="n">5</td>'
-        )  # the one that is furthest behind comes first
+        # The one that is furthest behind comes first.
+        assert page.index('<td class="n">1,000</td>') < page.index('<td class="n">5</td>')
         assert browser.get("/mirrors/east-west/lag").json()["value"] == 1_005
         assert browser.get("/mirrors/nowhere").status_code == 400
         assert browser.get("/mirrors/east-west?sort=x").status_code == 400
@@ -144,9 +143,8 @@ def test_a_look_that_takes_long_holds_nobody_up(
         assert watch.made == 1 and browser.get("/c/test").status_code == 200
         watch.waits.set()
         assert becomes(lambda: "<dd>1,005</dd>" in browser.get("/mirrors/m").text)
-        watch.waits = (
-            threading.Event()
-        )  # a cluster stands still later: what is shown is told to be old, and is no number for a chart
+        # A cluster stands still later: what is shown is told to be old, and is no number for a chart.
+        watch.waits = threading.Event()
         assert becomes(lambda: "does not answer: what follows is" in browser.get("/mirrors/m").text)
         assert "not heard of for" in browser.get("/mirrors").text and browser.get("/mirrors/m/lag").status_code == 503
         watch.waits.set()

@@ -167,9 +167,8 @@ def test_what_was_not_begun_here_is_refused(browser: Browser, settings: OidcSett
     state = parse_qs(urlsplit(back).query)["state"][0]
     for wrong in (back.replace(state, "x" * 43), back.replace("state=", "other="), f"{settings.origin}{CALLBACK}"):
         refused(browser.get(wrong), "not begun here")
-    with Browser(
-        settings.origin
-    ) as victim:  # a stranger's login put upon somebody, with a session of their own or without
+    with Browser(settings.origin) as victim:
+        # A stranger's login put upon somebody, with a session of their own or without.
         refused(victim.get(back), "in another browser")
         refused(victim.get(back), "not begun here")
         victim.get("/login")
@@ -303,9 +302,8 @@ def test_a_secret_in_the_form_a_wrong_one_and_large_answers(
             answer = browser.get(sent_back(browser))
             assert answer.status_code == status and words in answer.text, (how, answer.text)
             assert "javascript" not in browser.get("/login?out=1").text
-            assert (
-                browser.post("/login", data={"name": "ann", "password": "annann"}).status_code == 404
-            )  # no file of users
+            # No file of users.
+            assert browser.post("/login", data={"name": "ann", "password": "annann"}).status_code == 404
 
 
 def test_over_tls_a_cookie_does_not_go_without(served: Callable[..., Served], settings: OidcSettings) -> None:

@@ -120,9 +120,8 @@ def test_a_form_that_takes_its_time_is_of_whoever_its_sender_is_by_then(
                 f"Cookie: {cookie}\r\nContent-Type: application/x-www-form-urlencoded\r\nExpect: 100-continue\r\n"
                 "Connection: close\r\n\r\n".encode()
             )
-            assert connection.recv(65536).startswith(
-                b"HTTP/1.1 100"
-            )  # the console knows who asks, and waits for the form
+            # The console knows who asks, and waits for the form.
+            assert connection.recv(65536).startswith(b"HTTP/1.1 100")
             written(file, f"ann:viewer:{HASHES['ann']}")
             connection.sendall(body)
             answer = b"".join(iter(lambda: connection.recv(65536), b""))

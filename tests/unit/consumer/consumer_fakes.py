@@ -287,9 +287,8 @@ class FakeCluster:
             self.incremental_fetches += 1
             for topic in request.forgotten_topics_data:
                 for index in topic.partitions:
-                    del session["asked"][
-                        topic.topic if version < 13 else topic.topic_id, index
-                    ]  # forgetting what was never asked is an error
+                    # Forgetting what was never asked is an error.
+                    del session["asked"][topic.topic if version < 13 else topic.topic_id, index]
             session["asked"].update(asked)
             session["epoch"] += 1
         else:

@@ -223,10 +223,8 @@ def test_no_fetch_of_others_waits_while_a_new_leader_is_asked() -> None:
             waits.append((request.API_KEY, getattr(request, "max_wait_ms", -1)))
         if request.API_KEY == LEADER_EPOCH_API:
             (parked,) = (flight for flight in time.flying if flight[1].node_id == 2)
-            time.flying[time.flying.index(parked)] = (
-                time.now,
-                *parked[1:],
-            )  # fastq's broker ends the wait of who asks for more
+            # Fastq's broker ends the wait of who asks for more.
+            time.flying[time.flying.index(parked)] = (time.now, *parked[1:])
         return handle(node, request, version)
 
     time.cluster.handle = handled  # type: ignore[method-assign]

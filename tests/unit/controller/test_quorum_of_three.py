@@ -250,9 +250,8 @@ def test_one_that_may_not_go_on_says_so(tmp_path: Path, monkeypatch: pytest.Monk
             quorum.driver.turn()
             assert said == ["the leader's log contradicts what is committed here"]
             assert quorum.driver.closed
-            with pytest.raises(
-                KafkaError, match="takes no part in its quorum any more"
-            ):  # as who asks for a vote is told
+            with pytest.raises(KafkaError, match="takes no part in its quorum any more"):
+                # As who asks for a vote is told.
                 await change_voters(quorum.driver, AddRaftVoterRequest(voter_id=4, voter_directory_id=b"d" * 16))
         finally:
             await node.kill()

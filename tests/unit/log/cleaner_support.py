@@ -130,9 +130,8 @@ def model_clean(
         for row in batch.rows:
             if row.key is not None and job.dirty_offset <= row.offset < end_offset:
                 latest[row.key] = row.offset
-    cleaned_to = min(
-        (base for base, _ in job.segments if base >= end_offset), default=job.upper_offset
-    )  # segments are cleaned whole
+    # Segments are cleaned whole.
+    cleaned_to = min((base for base, _ in job.segments if base >= end_offset), default=job.upper_offset)
     last_offsets = {producer_id: (last, epoch) for producer_id, last, epoch in job.last_offsets}
     seen: set[Transaction] = set()
     left = []

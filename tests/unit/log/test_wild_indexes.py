@@ -223,10 +223,8 @@ def test_no_read_is_led_astray_and_the_index_is_whole_afterwards(
         assert said[0].startswith(str(world.path(number, suffix).with_suffix("")))
         assert world.entries(number)[0] == good[0]
         assert [entry for entry in world.entries(number)[1] if entry in good[1]] == good[1]
-    elif (suffix, number) == (
-        ".index",
-        0,
-    ):  # else it is not asked: for the last appends, and where times lead too far back
+    elif (suffix, number) == (".index", 0):
+        # Else it is not asked: for the last appends, and where times lead too far back.
         assert how == "a file that is gone", "it is mapped"
     assert world.look(random.Random(4)) == 0
 

@@ -231,9 +231,8 @@ def through(library, rows):
         return nanoarrow.ArrayStream(rows)
     if library == "polars":
         return polars.DataFrame(rows)
-    return duckdb.connect().sql(
-        "select * from rows"
-    )  # its own: an internal error ends a database for whoever asks it next
+    # Its own: an internal error ends a database for whoever asks it next.
+    return duckdb.connect().sql("select * from rows")
 
 
 def stored(kind):

@@ -295,9 +295,8 @@ def test_a_commit_that_goes_through_while_it_is_called_again_is_told(make, topic
     producer = make(transactional_id=f"amid-{topic}")
     producer.begin_transaction()
     producer.send(topic, b"there")
-    with pytest.raises(
-        TransactionTimeout, match="within 1e-06 s"
-    ):  # as long as was asked for, and not what was left of it
+    with pytest.raises(TransactionTimeout, match="within 1e-06 s"):
+        # As long as was asked for, and not what was left of it.
         producer.commit_transaction(1e-6)
     guard, transactions = producer._guard, producer._parts.transactions
 

@@ -413,9 +413,8 @@ def test_each_callback_runs_once_whatever_thread_comes_between(make, wide, threa
 
     def tell(name):
         told.append(name)
-        ballast.append(
-            [(*name, n) for n in range(4)]
-        )  # so that the interpreter has no list or tuple at hand that needs no collection
+        # So that the interpreter has no list or tuple at hand that needs no collection.
+        ballast.append([(*name, n) for n in range(4)])
 
     def send(thread):
         try:

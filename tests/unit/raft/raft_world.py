@@ -204,9 +204,8 @@ class MemoryLog:
             del self.held[old]
         self.start, self.base_epoch = min(self.held)
         filed = [*self.below, *self.entries]
-        first = (
-            0 if len(self.held) == 1 else self.start - self.start % 7
-        )  # a file ends here and there, and goes as a whole
+        # A file ends here and there, and goes as a whole.
+        first = 0 if len(self.held) == 1 else self.start - self.start % 7
         self.below = [entry for entry in filed if first <= entry.offset < self.start]
         self.entries = [entry for entry in filed if entry.offset >= self.start]
 

@@ -104,9 +104,8 @@ async def begin(console: Console, request: Request) -> Response:
         return RedirectResponse("/login", 303)
     origin = provider.settings.origin
     is_here = request.headers.get("host", "").lower() == origin.partition("://")[2]
-    if (
-        not is_here and "moved" not in request.query_params
-    ):  # where the browser comes back to, the cookie has to be there
+    if not is_here and "moved" not in request.query_params:
+        # Where the browser comes back to, the cookie has to be there.
         return RedirectResponse(f"{origin}/login/oidc?moved=1", 303)
     cookie = request.cookies.get(COOKIE) or Sessions.new_cookie()
     try:

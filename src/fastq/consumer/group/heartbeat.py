@@ -68,9 +68,8 @@ class HeartbeatThread:
             except FastqError as error:
                 logger.warning("a heartbeat could not be sent: %s", error)
                 busy, due = False, IDLE_S
-            except (
-                Exception
-            ):  # whatever it is, as no memory: without this thread the group would give the member's place away
+            except Exception:
+                # Whatever it is, as no memory: without this thread the group would give the member's place away.
                 logger.exception("a heartbeat failed; the next one is sent in its time")
                 busy, due = False, IDLE_S
             del beat

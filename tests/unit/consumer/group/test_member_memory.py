@@ -37,9 +37,8 @@ from fastq.metadata import (
 from fastq.net.troubles import Troubles
 from fastq.protocol.messages import JoinGroupResponse, SyncGroupResponse
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # of generators that end by it
+# Of generators that end by it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 ALLOCATIONS = 200
 """More than any of these takes."""
