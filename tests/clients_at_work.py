@@ -35,7 +35,9 @@ PAUSE_S = 0.05
 DELIVERY_MS = 60_000
 TRANSACTION_MS = 300_000
 """Longer than nodes of a busy machine take to come and go: a copier whose coordinator aborts what took it too long is fenced, rightly."""
-PATIENCE_S = 90.0
+CALL_S = 30.0
+"""The time-out of a call of librdkafka."""
+PATIENCE_S = 180.0
 """How long clients may take, after the last fault, to read and copy what is left."""
 
 
@@ -309,8 +311,11 @@ class ClientsAtWork:
             ends[partition] = (message.offset() or 0) + 1
         offsets = [ck.TopicPartition(LOG, partition, end) for partition, end in ends.items()]
         member = consumer.consumer_group_metadata()
-        # It may wait for ever for a coordinator that was away when it was asked for (librdkafka's issue 5511).
-        _patiently(lambda timeout: producer.send_offsets_to_transaction(offsets, member, timeout), tries=2)
+        # It may wait for ever for a coordinator that was away when it was asked for (librdkafka's issue 5511), whatever its time-out.
+        _within(
+            3 * CALL_S,
+            lambda: _patiently(lambda timeout: producer.send_offsets_to_transaction(offsets, member, timeout), tries=2),
+        )
         _patiently(producer.commit_transaction)
 
     def _go_back(self, consumer: ck.Consumer) -> None:
@@ -412,12 +417,31 @@ class ClientsAtWork:
         return found
 
 
+def _within(seconds: float, call: Callable[[], object]) -> None:
+    """Raises what the call does, and TimeoutError where it does not come back by then: its thread is left to itself."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="may-not-come-back", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(f"a call has not come back within {seconds:g} s")
+    if raised:
+        raise raised[0]
+
+
 def _patiently(call: Callable[[float], object], tries: int | None = None) -> None:
     """Ask again while it is said that this helps. Raises TimeoutError when so many tries have not."""
     last: ck.KafkaException | None = None
     for _ in count() if tries is None else range(tries):
         try:
-            call(30)
+            call(CALL_S)
             return
         except ck.KafkaException as error:
             if not error.args[0].retriable():
