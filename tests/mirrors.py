@@ -60,8 +60,8 @@ def running(config: MirrorConfig) -> Iterator[Mirror]:
         mirror.stop()
         thread.join(WAIT_S)
         assert not thread.is_alive()
-    if failed:
-        raise failed[0]
+        if failed:  # which is why what was waited for did not come, where that has failed
+            raise failed[0]
 
 
 def made(broker: Broker, name: str, *values: bytes, partitions: int = 1, **configs: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from fastq.admin import Admin, ConfigResource, ConfigSource, NewTopic, Outcome
@@ -25,6 +26,7 @@ logger = logging.getLogger("fastq.mirror")
 
 CONFIGS_EVERY = 12
 CONNECT_S = 10.0
+SOON_S = 0.1
 
 
 def admin_of(side: Side) -> Admin:
@@ -75,13 +77,24 @@ class Survey:
                 self.target.create_topic(name, config.options.lanes, replicas, configs=CONFIGS)
             except TopicAlreadyExists:
                 pass
-        lanes = self.lanes()
+        lanes = self._lanes_there()
         self._check_compacted(name)
         if lanes != config.options.lanes:
             logger.warning(
                 "the mirror has %d lanes, as %s says; lanes = %d has no effect", lanes, name, config.options.lanes
             )
         return lanes
+
+    def _lanes_there(self) -> int:
+        """`lanes` of a topic that is there, or was made just now: the node that is asked may hear of it a little later than who told."""
+        until = time.monotonic() + CONNECT_S
+        while True:
+            try:
+                return self.lanes()
+            except ConfigError as error:
+                if not isinstance(error.__cause__, UnknownTopicOrPartition) or time.monotonic() >= until:
+                    raise
+                time.sleep(SOON_S)
 
     def _check_compacted(self, name: str) -> None:
         """Raises ConfigError where what the mirror keeps would be deleted with time: it would copy everything once more."""
@@ -118,10 +131,10 @@ class Survey:
         name = state_topic(self._config.source.alias)
         try:
             return len(self.target.describe_topic(name, timeout=CONNECT_S).partitions)
-        except UnknownTopicOrPartition:
+        except UnknownTopicOrPartition as error:
             raise ConfigError(
                 f"there is no topic {name} in {self._config.target.alias}: no mirror from {self._config.source.alias} has run there"
-            ) from None
+            ) from error
 
     @property
     def asks_for_everything(self) -> bool:

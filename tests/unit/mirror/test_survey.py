@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fastq.admin import ConfigResource, ConfigSource, CreatedTopic, NewTopic, Outcome, Outcomes
-from fastq.errors import FastqError, InvalidConfig, TopicAlreadyExists, UnknownTopicOrPartition
+from fastq.errors import ConfigError, FastqError, InvalidConfig, TopicAlreadyExists, UnknownTopicOrPartition
 from fastq.mirror import mirror as mirror_module
 from fastq.mirror import survey as survey_module
 from fastq.mirror.config import MirrorConfig, parse_config
@@ -42,9 +43,22 @@ class Cluster:
         self.known, self.spelled = known, spelled
         self.sets: list[tuple[str, Mapping[str, str | None]]] = []
         self.creations = 0
+        self.late = 0
 
     def list_topics(self, **_: Any) -> list[str]:
         return [name for name in self.topics if name not in self.hidden]
+
+    def describe_cluster(self, timeout: float | None = None) -> Any:
+        return SimpleNamespace(cluster_id=str(id(self)))
+
+    def create_topic(self, name: str, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
+        self.topics[name] = dict(configs)
+
+    def describe_topic(self, name: str, timeout: float | None = None) -> Any:
+        if self.late:
+            self.late -= 1
+            raise UnknownTopicOrPartition("of a node that has not heard of it")
+        return Described(2)
 
     def describe_topics(self, names: list[str]) -> Outcomes[str, Any]:
         return Outcomes({name: Outcome(Described(1)) for name in names})
@@ -111,6 +125,25 @@ def looks(survey: Survey, count: int = 3) -> list[bool]:
 
 STATE = {"fastq-mirror.A.internal": {"cleanup.policy": "compact"}}
 KNOWN = ("cleanup.policy", "retention.ms", "min.cleanable.dirty.ratio")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_the_mirrors_own_topic_may_come_to_a_node_a_little_later(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    """A mirror ended at its first start: a node that was asked had not heard yet of what was made by way of another."""
+    target = Cluster(STATE if there else {})
+    target.late = 3
+    monkeypatch.setattr(survey_module, "SOON_S", 0.0)
+    assert surveyed(monkeypatch, Cluster({}), target).prepare() == 2
+    assert target.late == 0 and STATE.keys() == target.topics.keys()
+
+
+def test_a_target_that_never_hears_of_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Cluster({})
+    target.late = 1_000_000
+    monkeypatch.setattr(survey_module, "SOON_S", 0.0)
+    monkeypatch.setattr(survey_module, "CONNECT_S", 0.0)
+    with pytest.raises(ConfigError, match=r"there is no topic fastq-mirror\.A\.internal in B"):
+        surveyed(monkeypatch, Cluster({}), target).prepare()
 
 
 def test_a_config_that_the_target_does_not_know_is_left_out_and_told_once(
