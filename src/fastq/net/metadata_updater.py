@@ -67,6 +67,11 @@ class MetadataUpdater:
         """The watched topics, and those that are looked at."""
         return self._topics | dict.fromkeys(self._looked_at)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is to be asked for: what is known may be of before whatever that is for."""
+        return self._wanted is not None
+
     def watch(self, names: Iterable[str]) -> None:
         """Add topics; those not known yet are asked for at once. Raises TypeError and InvalidTopic for what names none."""
         new = [name for name in names if name not in self._topics]

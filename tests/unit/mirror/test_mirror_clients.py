@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import threading
-from typing import Any
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from waiting import until
@@ -12,15 +14,16 @@ from waiting import until
 from fastq._native.records import build_batch
 from fastq.compression import Codec
 from fastq.errors import CorruptMessage, FastqError, LeaderNotAvailable
-from fastq.metadata import TopicPartition
+from fastq.metadata import Node, TopicPartition
 from fastq.mirror import metrics, source_reader, target_writer
 from fastq.mirror import mirror as mirror_module
 from fastq.mirror.config import MirrorConfig, Side, parse_config
 from fastq.mirror.lane import Counts, ending_producer, opened_producer
 from fastq.mirror.metrics import MirrorExporter
 from fastq.mirror.mirror import Mirror
-from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
+from fastq.mirror.source_reader import Fetched, SourceReader, Wanted, leaders_of
 from fastq.mirror.target_writer import Ask, TargetWriter, divided
+from fastq.net import batches
 from fastq.protocol.messages import FetchResponse
 
 NOBODY = Side("A", {"bootstrap_servers": "127.0.0.1:1"}, {}, {})
@@ -77,11 +80,48 @@ def test_leaders_are_asked_for_under_the_drivers_lock(monkeypatch: pytest.Monkey
     assert owned == [True, True], "once for the leaders that are not known, once for what was refused"
 
 
+def test_leaders_that_were_wrong_are_asked_for_while_the_topic_is_looked_at() -> None:
+    """A request that left before named no topic: who had led a partition once was asked for ever."""
+    tp, looked_at = TopicPartition("t", 0), list[str]()
+
+    class Updater:
+        is_wanted, requests, answered = True, 3, 3
+
+        def look_at(self, topics: set[str]) -> None:
+            looked_at.extend(topics)
+
+        def look_away(self, topics: set[str]) -> None:
+            looked_at.clear()
+
+    class Stale:
+        leaders: ClassVar[list[int]] = [1, 2]
+
+        def leader(self, *_: object) -> Node:
+            return Node(self.leaders[0], "h", 9092)
+
+    updater, metadata = Updater(), Stale()
+
+    def wait_until(condition: Callable[[], bool], _timeout_s: float) -> None:
+        assert looked_at == ["t"] and not condition()
+        updater.answered = 3  # of a request that had left before
+        assert not condition()
+        updater.answered, updater.is_wanted = 4, False
+        del metadata.leaders[0]
+        assert condition()
+
+    client: Any = SimpleNamespace(
+        core=SimpleNamespace(metadata_updater=updater, metadata=metadata, request_metadata_update=lambda _: None),
+        driver=SimpleNamespace(lock=threading.Lock(), wait_until=wait_until),
+    )
+    for _ in range(2):
+        assert leaders_of(client, [tp]) == {tp: 2}, "the second time nothing is asked"
+
+
 def test_a_batch_of_the_source_that_ends_before_it_begins_is_an_error() -> None:
     batch = build_batch([(1, None, b"v")] * 3, base_offset=10)
     batch[23:27] = (-4).to_bytes(4, "big", signed=True)
     data = FetchResponse.PartitionData(high_watermark=20, records=bytes(batch))
-    answer = source_reader._read(TopicPartition("t", 3), Wanted(bytes(16), 10), data)
+    answer = batches.read(TopicPartition("t", 3), Wanted(bytes(16), 10), data)
     assert isinstance(answer, CorruptMessage)
     assert "topic t, partition 3" in str(answer) and "last offset 6" in str(answer)
 
@@ -90,7 +130,7 @@ def test_batches_of_the_source_that_all_end_before_what_was_asked_for_are_an_err
     """They were fetched again at once, for ever."""
     batch = bytes(build_batch([(1, None, b"v")] * 3, base_offset=10))
     data = FetchResponse.PartitionData(high_watermark=20, records=batch)
-    answer = source_reader._read(TopicPartition("t", 3), Wanted(bytes(16), 13), data)
+    answer = batches.read(TopicPartition("t", 3), Wanted(bytes(16), 13), data)
     assert isinstance(answer, CorruptMessage)
     assert "topic t, partition 3" in str(answer) and "at offset 13 is a batch that ends at offset 12" in str(answer)
 
@@ -105,11 +145,11 @@ def test_what_is_whole_is_copied_before_a_damaged_batch_is_told(damage: str) -> 
         bad[16] = 7
     tp, before = TopicPartition("t", 3), bytes(build_batch([(1, None, b"v")], base_offset=9))
     data = FetchResponse.PartitionData(high_watermark=20, records=before + whole + bytes(bad))
-    answer = source_reader._read(tp, Wanted(bytes(16), 10), data)
+    answer = batches.read(tp, Wanted(bytes(16), 10), data)
     assert isinstance(answer, Fetched)
     assert (bytes(answer.records), answer.next_offset, answer.amount, answer.epochs) == (whole, 13, 3, ((4, 10),))
     data = FetchResponse.PartitionData(high_watermark=20, records=bytes(bad))
-    assert isinstance(source_reader._read(tp, Wanted(bytes(16), 13), data), FastqError)
+    assert isinstance(batches.read(tp, Wanted(bytes(16), 13), data), FastqError)
 
 
 def test_what_is_asked_of_a_node_goes_in_requests_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
