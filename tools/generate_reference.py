@@ -143,6 +143,18 @@ def server_settings(keys: Iterable[Any], sections: Mapping[str, str], dynamic: b
             yield from table(("setting", "why"), ignored)
 
 
+def with_mirror_sources(lines: Iterable[str]) -> Iterator[str]:
+    """Settings of which the table has no rows, as their names are the users'."""
+    from fastq_broker.config_mirror import DOC, PREFIX
+
+    for line in lines:
+        if line == "## Other names":
+            yield from ("## Sources of mirrors", "")
+            yield from table(("setting", "what it does", "default"), [(f"`{PREFIX}ALIAS.KEY`", cell(DOC), "none")])
+            yield ""
+        yield line
+
+
 def section_of(name: str, sections: Mapping[str, str]) -> str:
     """The one with the longest beginning of the name. LookupError for a name that none has: it is to be put into SECTIONS."""
     fits = [
@@ -165,7 +177,7 @@ def broker_pages() -> Iterator[tuple[str, str, str, Iterable[str]]]:
         "broker-settings", "Settings of the broker", "In the file of `--config`, and with `--set KEY=VALUE`. "
         "Those with a yes in the last column can be changed while it runs: `fastq configs set`. "
         "What holds in the end is shown by `fastq-broker --check-config`.",
-        server_settings(BROKER_KEYS.values(), SECTIONS, dynamic=True),
+        with_mirror_sources(server_settings(BROKER_KEYS.values(), SECTIONS, dynamic=True)),
     )  # fmt: skip
     yield (
         "topic-settings", "Settings of a topic", "Given to `fastq topics create --config KEY=VALUE`, and changed with "

@@ -15,15 +15,19 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastq.errors import ConfigError
 from fastq.properties import flattened, parse_properties, settings_text, toml
-from fastq_broker import config_cluster, config_listeners, fail_closed
+from fastq_broker import config_cluster, config_listeners, config_mirror, fail_closed
 from fastq_broker.config_cluster import HostPort
 from fastq_broker.config_keys import ConfigKey, ConfigSource, ConfigValue, Status, unknown_key
 from fastq_broker.config_listeners import Listener as Listener
 from fastq_broker.config_table import BROKER_KEYS, DONE, LISTENER_PARTS, TARGETS
 from fastq_broker.config_table_cluster import CLUSTER
+
+if TYPE_CHECKING:
+    from fastq.config import ClientConfig
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +209,8 @@ class BrokerConfig:
     unclean_leader_election_enable: bool
     unclean_leader_election_interval_ms: int
     settings: Mapping[str, ConfigValue] = field(repr=False)
+    mirror_sources: Mapping[str, ClientConfig] = field(repr=False)
+    """By their aliases: see `config_mirror`."""
     warnings: Sequence[str] = field(repr=False)
     insecure_ignore: frozenset[str] = field(default=frozenset(), repr=False)
     """What may be ignored although it would protect: names of --insecure-ignore."""
@@ -366,7 +372,9 @@ def _known(settings: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
 
 def check_known(name: str) -> None:
     """ConfigError for what is no name of Kafka's, with the nearest that is one."""
-    if name not in BROKER_KEYS and not name.startswith((config_listeners.PREFIX, *_PREFIXES)):
+    if name.startswith(config_mirror.PREFIX):
+        config_mirror.check_name(name)
+    elif name not in BROKER_KEYS and not name.startswith((config_listeners.PREFIX, *_PREFIXES)):
         raise unknown_key(name, BROKER_KEYS, "broker setting", "broker-settings.md")
 
 
@@ -380,7 +388,11 @@ class _Builder:
         self.unprotected: list[str] = []
         self._listener_names: dict[str, str] = {}
         self._own_keys: dict[str, dict[str, ConfigValue]] = {}
+        self._sources: dict[str, ConfigValue] = {}
         for name, raw in settings.items():
+            if name.startswith(config_mirror.PREFIX):
+                self._sources[name] = raw
+                continue
             key, value = self._parse(name, raw)
             if fail_closed.protects(name, value):
                 if name not in insecure_ignore:
@@ -419,6 +431,7 @@ class _Builder:
         return BrokerConfig(
             **values,
             settings=self.settings,
+            mirror_sources=config_mirror.parse_sources(self._sources, self.warnings),
             warnings=tuple(self.warnings),
             insecure_ignore=self.insecure_ignore,
             unprotected=tuple(self.unprotected),
@@ -549,6 +562,7 @@ class _Builder:
 
 ATTRIBUTES = frozenset(item.name for item in fields(BrokerConfig)) - {
     "settings",
+    "mirror_sources",
     "warnings",
     "controller_listeners",
     "advertised_controller_listeners",

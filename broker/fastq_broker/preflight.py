@@ -20,6 +20,7 @@ from fastq.values import NamedTuple
 
 from .complaints import complain
 from .config_keys import ConfigKey, ConfigType, Status
+from .config_mirror import told_settings
 from .config_table import BROKER_KEYS, TARGETS
 from .descriptors import plan_descriptors, raise_limit
 
@@ -218,6 +219,8 @@ def report(config: BrokerConfig, machine: Machine, origins: Mapping[str, str]) -
         elif key is not None and key.status is Status.MAPPED:
             note = "; another name of a setting"
         yield f"{name}={value}    # {origins.get(name, 'the command line')}{note}"
+    for name, text in told_settings(config.mirror_sources):
+        yield f"{name}={_text(text)}    # fetched from, for a mirror whose source it is"
     yield "# what holds besides"
     for name, key in sorted(BROKER_KEYS.items()):
         if key.status is not Status.DONE or name in config.settings:

@@ -21,6 +21,7 @@ from fastq.errors import ConfigError, FastqError
 
 from .config import BrokerConfig, effective
 from .config_keys import ConfigType, ConfigValue, Status
+from .config_mirror import differing_sources
 from .config_table import BROKER_KEYS, DONE, TARGETS
 from .config_table_cluster import CLUSTER
 
@@ -43,7 +44,9 @@ def differing(old: BrokerConfig, new: BrokerConfig) -> tuple[list[str], list[str
         for name in {*old.settings, *new.settings}
         if old.settings.get(name) != new.settings.get(name) and BROKER_KEYS[name].status is not Status.IGNORED
     )
-    return [name for name in names if may_change(name)], [name for name in names if not may_change(name)]
+    waiting = [name for name in names if not may_change(name)]
+    waiting += differing_sources(old.mirror_sources, new.mirror_sources)
+    return [name for name in names if may_change(name)], waiting
 
 
 def merged(old: BrokerConfig, new: BrokerConfig, names: Iterable[str]) -> BrokerConfig:

@@ -79,6 +79,8 @@ MAY_IMPORT = {
 }
 BROKER_MAY_IMPORT = {"errors", "values", "properties", "_native", "compression", "protocol", "net"}
 BROKER_TO_BROKER = {
+    BROKER / "config_mirror.py",
+    BROKER / "mirror_pulls.py",
     BROKER / "raft" / "driver.py",
     BROKER / "cluster" / "controller_channel.py",
     BROKER / "cluster" / "node.py",
