@@ -38,6 +38,7 @@ from .log.byte_rate import ByteRate
 from .log.log_dir import advice_for
 from .log.recovery_progress import RecoveryStopped
 from .log.space import SpaceGuard
+from .mirror_sources import MirrorSources
 from .partitions import Partitions
 from .ports import Ports
 from .producer_ids import ProducerIdPool
@@ -132,6 +133,7 @@ class Broker(Ports):
         self.server = Server(loop, _limits(config), shared, here)
         self.read_ahead = self.server.read_ahead
         self.throttles = ReplicationThrottles(config, here.monotonic_ms)
+        self.mirror_sources = MirrorSources(config.mirror_sources, loop, here)
         self.logs = LogManager(
             config.log_dirs,
             clock=here.clock,
@@ -289,6 +291,7 @@ class Broker(Ports):
             self._housekeeper.close()
         self.space.close()
         self.purgatory.end_all()
+        self.mirror_sources.close()
         for coordinator in self.coordinators:
             coordinator.close()
         await self.server.stop()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .fetch_session import FetchSessionCache
     from .groups.service import GroupCoordinator
     from .log import LogManager
+    from .mirror_sources import MirrorSources
     from .output import ReadAhead
     from .producer_ids import ProducerIdPool
     from .purgatory import Purgatory
@@ -54,6 +55,7 @@ class Ports:
     transactions: TransactionCoordinator
     router: Router
     throttles: ReplicationThrottles
+    mirror_sources: MirrorSources
 
     @property
     def image(self) -> MetadataImage:

@@ -95,6 +95,7 @@ HANDLERS: dict[int, str] = {
     80: "add_raft_voter",
     81: "remove_raft_voter",
     10000: "mirror_append",
+    10001: "mirror_pull",
 }
 
 API_VERSIONS = 18
@@ -306,7 +307,8 @@ class Router:
     def _later(
         self, route: Route, connection: Connection, header: Header, request: Message, response: Awaitable[Any]
     ) -> Deferred:
-        """Answer when the handler's coroutine is done; whatever keeps it from that closes the connection, which waits for nothing else."""
+        """Answer when the handler's coroutine is done; whatever keeps it from that closes the connection, which waits for nothing else. One
+        with a `hurry` of its own is told where nobody wants to wait any longer."""
 
         async def run() -> None:
             try:
@@ -331,6 +333,7 @@ class Router:
         task = loop.create_task(coroutine)
         # Not before it has begun: what it, and what that, was to wait for would never be awaited, and say so.
         deferred = Deferred(connection, on_cancel=partial(loop.call_soon, task.cancel))
+        deferred.on_hurry = getattr(response, "hurry", None)
         return deferred
 
     def _encode(self, route: Route, header: Header, response: Any) -> bytes:

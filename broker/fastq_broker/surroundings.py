@@ -79,14 +79,17 @@ class Surroundings:
 
         return str(uuid.UUID(bytes=self.new_id()))
 
-    def client(self, config: ClientConfig, *, of_controllers: bool = False) -> ClientCore:
-        """What speaks with other nodes, or with controllers as such: each request goes where the caller says."""
+    def client(
+        self, config: ClientConfig, *, of_controllers: bool = False, of_another_cluster: bool = False
+    ) -> ClientCore:
+        """What speaks with other nodes, or with controllers as such: each request goes where the caller says. One of another cluster asks
+        there for its nodes, as any client does."""
         from fastq.net.core import ClientCore
         from fastq.net.diagnosis import ADVERTISED, OF_A_CONTROLLER
 
         return ClientCore(
             config,
-            asks_metadata=False,
+            asks_metadata=of_another_cluster,
             clock=self.monotonic_s,
             random=Random(self.random.getrandbits(64)),
             origin=OF_A_CONTROLLER if of_controllers else ADVERTISED,

@@ -36,7 +36,7 @@ def test_versions_are_those_that_kafkas_tool_tells(capfd: pytest.CaptureFixture[
     assert len(theirs) > 40
     told = {api: (key, low, high, str(used or 0)) for api, (key, low, high, used) in theirs.items() if api in ours}
     assert {api: ours[api] for api in told} == told
-    assert set(ours) - {"MirrorAppend"} <= set(theirs), "one API is told to fastq's clients alone"
+    assert set(ours) - {"MirrorAppend", "MirrorPull"} <= set(theirs), "two APIs are told to fastq's clients alone"
 
 
 def test_subscriptions_to_metrics(capfd: pytest.CaptureFixture[str], kafka_servers: str) -> None:

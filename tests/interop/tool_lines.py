@@ -450,7 +450,7 @@ CASES = {
         lambda text: {
             r["api"]: (r["key"], r["min"], r["max"], r["used"] or 0)
             for r in json.loads(text)
-            if r["api"] != "MirrorAppend"  # told to fastq's clients alone
+            if r["api"] not in ("MirrorAppend", "MirrorPull")  # told to fastq's clients alone
         },
     ),
     "kafka-client-metrics.sh --list": Case(

@@ -17,12 +17,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fastq._native.wire import DecodeError, Reader
-from fastq.errors import ErrorCode, FastqError, KafkaError, error_for_code
+from fastq.errors import ErrorCode, FastqError, KafkaError
 from fastq.protocol.frames import encode_response, named
 from fastq.protocol.messages import MirrorAppendRequest, MirrorAppendResponse
 from fastq_broker.connection import ProtocolViolation
 from fastq_broker.log import failures
 from fastq_broker.log.mirrored import append_mirrored, check_end, end_mirror
+from fastq_broker.mirrored_replicas import check_writes, led_replica, refuse, tell_offsets
 from fastq_broker.router import Deferred
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def handle_frame(connection: Connection, ports: Ports, buffer: bytearray, header
         for wanted in topic.partitions:
             answer = MirrorAppendResponse.MirroredPartitionResult(index=wanted.index)
             answers.append(answer)
-            replica = _replica(ports, topic.topic_id, wanted.index)
+            replica = led_replica(ports.replicas, topic.topic_id, wanted.index)
             if isinstance(replica, int):
                 answer.error_code = replica
                 continue
@@ -95,32 +96,16 @@ def _decode(reader: Reader, version: int) -> tuple[int, list[MirrorAppendRequest
         raise named(error, f"MirrorAppendRequest v{version}") from None
 
 
-def _replica(ports: Ports, topic_id: bytes, partition: int) -> Replica | int:
-    """The replica that this node leads, or the error code."""
-    replicas = ports.replicas
-    replica = replicas.by_id.get(topic_id, {}).get(partition)
-    if replica is None:
-        return replicas.missing_error(topic_id, partition, by_id=True)
-    return replica if replica.leader_id == replicas.node_id else ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
 def _carry_out(ports: Ports, replica: Replica, source: str, wanted: MirrorAppendRequest.MirroredPartition) -> int:
     """Do what is asked; the offset below which everybody has to have everything before it is answered. Raises KafkaError."""
     log, now_ms = replica.log, ports.clock()
-    if not replica.mirrored or log.config.mirror_source != source:
-        _fail(
-            replica,
-            ErrorCode.POLICY_VIOLATION,
-            f"it is not mirrored from {source!r}: its mirror.source is {log.config.mirror_source!r}",
-        )
-    if replica.under_min_isr:
-        _fail(replica, ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas demands")
+    check_writes(replica, source)
     if wanted.operation == END:
         return end_mirror(log, leader_epoch=replica.leader_epoch, now_ms=now_ms)
     if wanted.operation == CUT:
         return _cut(replica, wanted.offset)
     if wanted.operation != APPEND:
-        _fail(replica, ErrorCode.INVALID_REQUEST, f"operation {wanted.operation} is none of {APPEND}, {CUT} and {END}")
+        refuse(replica, ErrorCode.INVALID_REQUEST, f"operation {wanted.operation} is none of {APPEND}, {CUT} and {END}")
     if wanted.records:
         records = wanted.records
         assert isinstance(records, memoryview)
@@ -134,20 +119,16 @@ def _cut(replica: Replica, offset: int) -> int:
     """Remove what the source has lost. Of a partition that other nodes have too only an election of the controller can have it removed
     everywhere."""
     if replica.shared is not None:
-        _fail(
+        refuse(
             replica,
             ErrorCode.POLICY_VIOLATION,
             "other nodes have it too, and have to have the same: delete the topic here, and its mirror copies it anew",
         )
     if not replica.log.log_start_offset <= offset:
-        _fail(replica, ErrorCode.OFFSET_OUT_OF_RANGE, f"the log begins at offset {replica.log.log_start_offset}")
+        refuse(replica, ErrorCode.OFFSET_OUT_OF_RANGE, f"the log begins at offset {replica.log.log_start_offset}")
     logger.warning("%s: what its mirror's source has lost, from offset %d on, is cut off", replica.log.name, offset)
     replica.log.truncate_to(offset)
     return replica.log.log_end_offset
-
-
-def _fail(replica: Replica, code: ErrorCode, message: str) -> None:
-    raise error_for_code(code, message, topic=replica.topic, partition=replica.partition)
 
 
 def _refuse(answer: Answer, replica: Replica, error: Exception, connection: Connection) -> None:
@@ -156,14 +137,7 @@ def _refuse(answer: Answer, replica: Replica, error: Exception, connection: Conn
     if not isinstance(error, FastqError):
         logger.error("a mirror's append to %s from %s failed", replica.log.name, connection.peer, exc_info=error)
     if replica.log.loaded:
-        _tell_offsets(answer, replica)
-
-
-def _tell_offsets(answer: Answer, replica: Replica) -> None:
-    log = replica.log
-    answer.log_start_offset = log.log_start_offset
-    answer.log_end_offset = log.log_end_offset
-    answer.high_watermark = log.high_watermark
+        tell_offsets(answer, replica)
 
 
 def _answer_when_kept(
@@ -195,7 +169,7 @@ def _answer_when_kept(
                 answer.error_code, answer.error_message = int(error.code), str(error)
             else:
                 _follow_start(replica, starts[replica.topic_id, replica.partition])
-            _tell_offsets(answer, replica)
+            tell_offsets(answer, replica)
         except Exception as failure:
             failures.report(f"answering the mirror of {replica.log.name}", failure)
             answer.error_code, answer.error_message = ErrorCode.UNKNOWN_SERVER_ERROR, str(failure)

@@ -103,6 +103,7 @@ class ApiKey(IntEnum):
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
     MIRROR_APPEND = 10000
+    MIRROR_PULL = 10001
 
 
 # key, name, first version, last version, first flexible version, is the last one unstable, listeners
@@ -197,6 +198,7 @@ API_ROWS: tuple[tuple[int, str, int, int, int, bool, tuple[str, ...]], ...] = (
     (91, "AlterShareGroupOffsets", 0, 0, 0, False, ("broker",)),
     (92, "DeleteShareGroupOffsets", 0, 0, 0, False, ("broker",)),
     (10000, "MirrorAppend", 0, 0, 0, False, ("broker",)),
+    (10001, "MirrorPull", 0, 0, 0, False, ("broker",)),
 )
 
 METADATA_RECORDS = {

@@ -171,6 +171,8 @@ MODULES = {
     "MetadataResponse": "metadata",
     "MirrorAppendRequest": "mirror_append",
     "MirrorAppendResponse": "mirror_append",
+    "MirrorPullRequest": "mirror_pull",
+    "MirrorPullResponse": "mirror_pull",
     "NoOpRecord": "metadata_records",
     "OffsetCommitKey": "group_records",
     "OffsetCommitRequest": "offset_commit",

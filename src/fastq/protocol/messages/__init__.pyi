@@ -163,6 +163,8 @@ from fastq.protocol.messages.metadata import MetadataRequest as MetadataRequest
 from fastq.protocol.messages.metadata import MetadataResponse as MetadataResponse
 from fastq.protocol.messages.mirror_append import MirrorAppendRequest as MirrorAppendRequest
 from fastq.protocol.messages.mirror_append import MirrorAppendResponse as MirrorAppendResponse
+from fastq.protocol.messages.mirror_pull import MirrorPullRequest as MirrorPullRequest
+from fastq.protocol.messages.mirror_pull import MirrorPullResponse as MirrorPullResponse
 from fastq.protocol.messages.metadata_records import NoOpRecord as NoOpRecord
 from fastq.protocol.messages.group_records import OffsetCommitKey as OffsetCommitKey
 from fastq.protocol.messages.offset_commit import OffsetCommitRequest as OffsetCommitRequest
