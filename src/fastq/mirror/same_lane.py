@@ -7,6 +7,8 @@ Rules
   ends are asked for, and whether the source has the same history.
 - Which epochs the source has had is written down before what they wrote is appended, and where "latest" was before anything is, by the
   lane's transactional producer, which fences who had the lane before: an older account of it would look like a truncation.
+- Of what has much to come the target is asked to fetch by itself (`pulls.py`), while the others are copied; what comes of that is taken up
+  as if this lane had copied it.
 - The rest is `Lane`'s: a partition with an error is left out and tried again, any other error begins the lane anew.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -24,9 +26,11 @@ from fastq.errors import ClientClosed, FastqError, OffsetOutOfRange, PolicyViola
 from fastq.metadata import TopicPartition
 from fastq.mirror.lane import AGREE_S, FOREVER_S, RETRY_S, Failure, Lane, Work, opened_producer, stopped_error
 from fastq.mirror.progress import MirrorGap
+from fastq.mirror.pulls import UNTOUCHED, Pulls
 from fastq.mirror.same import ENDED, Epochs, Place, diverged_at, place_same
 from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
 from fastq.mirror.state import consumer_at, epochs_key, offsets_of, read_state
+from fastq.mirror.target_puller import Pull, Pulled, TargetPuller
 from fastq.mirror.target_writer import CUT, Ask, TargetWriter, Told
 from fastq.mirror.topics import Mirrored
 from fastq.producer import Producer
@@ -34,6 +38,7 @@ from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.mirror")
 
+TURN_S = 0.2
 WAIT_MS = 500
 TRIES_MAX = 20
 
@@ -50,15 +55,20 @@ class _At(NamedTuple):
     log_start: int
 
 
-def _end_waits(source: SourceReader, consumer: Consumer) -> None:
+def _end_waits(source: SourceReader, puller: TargetPuller, consumer: Consumer) -> None:
     source.close()
+    puller.close()
     consumer.wakeup()
 
 
 class SameLane(Lane):
-    """Invariant: `_at` are the partitions that are copied, each behind what was fetched of it last."""
+    """Invariants: `_at` are the partitions that are copied, each behind what was fetched of it last; `_pulled` those that the target
+    fetches by itself now, each where that began."""
 
     _at: dict[TopicPartition, _At]
+    _pulled: dict[TopicPartition, _At]
+    _pulls: Pulls
+    _pull_began = 0.0
     _asked: Mapping[TopicPartition, Mirrored]  # what is being fetched
     _epochs: dict[TopicPartition, Epochs]
     _lags: dict[TopicPartition, int]
@@ -69,7 +79,7 @@ class SameLane(Lane):
     def _copy(self) -> None:
         """From fencing off who was here before to an error or `stop`."""
         config = self._config
-        self._at, self._asked, self._lags, self._tries, self._seen = {}, {}, {}, {}, {}
+        self._at, self._pulled, self._asked, self._lags, self._tries, self._seen = {}, {}, {}, {}, {}, {}
         with opened_producer(config, self.number) as producer:
             producer.init_transactions()
             if self._stop.is_set():
@@ -83,9 +93,12 @@ class SameLane(Lane):
                 closing(TargetWriter(config.target)) as target,
                 closing(SourceReader(config.target)) as self._there,
                 consumer_at(config.source, isolation_level="read_uncommitted") as consumer,
+                ThreadPoolExecutor(1, f"fastq-mirror-pull-{self.number}") as pulling,
+                closing(TargetPuller(config.target)) as puller,  # before who waits for it is waited for
                 ThreadPoolExecutor(1, f"fastq-mirror-fetch-{self.number}") as beside,
             ):
-                self._wakes = [partial(_end_waits, source, consumer)]
+                self._wakes = [partial(_end_waits, source, puller, consumer)]
+                self._pulls = Pulls(config, puller, pulling, self._clock)
                 self._copy_all(producer, source, target, consumer, beside)
 
     def _copy_all(
@@ -103,11 +116,18 @@ class SameLane(Lane):
             if work.version != version or self._is_due():
                 self._follow_same(producer, source, target, consumer, work)
                 version = work.version
+            self._begin_pull()
             if fetching is None:
-                if not self._at:
-                    self._stop.wait(0.2)
-                    continue
-                fetching = beside.submit(source.fetch, self._wanted(), WAIT_MS)
+                fetching = self._begin_fetch(source, beside)
+            under_way: list[Future[Any]] = [one for one in (fetching, self._pulls.under_way) if one is not None]
+            if not under_way:
+                self._stop.wait(TURN_S)
+                continue
+            done = wait(under_way, TURN_S, FIRST_COMPLETED).done
+            if self._pulls.under_way in done:
+                self._take_up(producer, target)
+            if fetching is None or fetching not in done:
+                continue
             chunks = self._usable(fetching.result())
             before = {tp: self._at[tp] for tp in chunks}
             news = self._with_epochs(before, chunks)
@@ -115,7 +135,8 @@ class SameLane(Lane):
                 if chunk.next_offset > chunk.asked:
                     # It goes to the end: a fetch that is full is for the others next.
                     self._at[tp] = self._at.pop(tp)._replace(offset=chunk.next_offset, end=chunk.next_offset)
-            fetching = beside.submit(source.fetch, self._wanted(), WAIT_MS) if self._at else None
+                    self._hold(tp, chunk.asked, chunk.next_offset, chunk.records.nbytes, chunk.high_watermark)
+            fetching = self._begin_fetch(source, beside)
             self._append(producer, target, before, chunks, news)
 
     # -- which partitions
@@ -126,7 +147,8 @@ class SameLane(Lane):
         """Copy what is to be mirrored by this lane, and is not left out at the moment."""
         wanted = self._not_left_out(work)
         self._at = {tp: at for tp, at in self._at.items() if wanted.get(tp) == at.mirrored}
-        fresh = {tp: mirrored for tp, mirrored in wanted.items() if tp not in self._at}
+        self._pulled = {tp: at for tp, at in self._pulled.items() if wanted.get(tp) == at.mirrored}
+        fresh = {tp: mirrored for tp, mirrored in wanted.items() if tp not in self._at and tp not in self._pulled}
         if fresh:
             self._write_down(producer, self._place(source, target, consumer, fresh))
 
@@ -147,6 +169,8 @@ class SameLane(Lane):
     ) -> dict[TopicPartition, Epochs]:
         """Find where each of these goes on; of those that begin at the source's end, where that is, for which there is no epoch yet."""
         begun: dict[TopicPartition, Epochs] = {}
+        for tp in fresh:
+            self._pulls.held.pop(tp, None)  # it is not where it was then
         there = {tp: TopicPartition(mirrored.topic, tp.partition) for tp, mirrored in fresh.items()}
         answers = self._asked_of(target, {there[tp]: self._ask(mirrored) for tp, mirrored in fresh.items()})
         told = self._answered({tp: answers[there[tp]] for tp in fresh})
@@ -278,16 +302,21 @@ class SameLane(Lane):
 
     # -- copying
 
+    def _begin_fetch(self, source: SourceReader, beside: ThreadPoolExecutor) -> Future[Chunks] | None:
+        wanted = self._wanted()
+        return beside.submit(source.fetch, wanted, WAIT_MS) if wanted else None
+
     def _wanted(self) -> dict[TopicPartition, Wanted]:
-        self._asked = {tp: at.mirrored for tp, at in self._at.items()}
+        fetched = {tp: at for tp, at in self._at.items() if tp not in self._pulls.held}
+        self._asked = {tp: at.mirrored for tp, at in fetched.items()}
         return {
-            tp: Wanted(
-                bytes.fromhex(at.mirrored.topic_id),
-                at.offset,
-                self._epochs[tp].at(at.offset) if tp in self._epochs else -1,
-            )
-            for tp, at in self._at.items()
+            tp: Wanted(bytes.fromhex(at.mirrored.topic_id), at.offset, self._epoch(tp, at.offset))
+            for tp, at in fetched.items()
         }
+
+    def _epoch(self, tp: TopicPartition, offset: int) -> int:
+        """Of the source's batch before this offset; -1 where it is not known."""
+        return self._epochs[tp].at(offset) if tp in self._epochs else -1
 
     def _usable(self, chunks: Chunks) -> dict[TopicPartition, Fetched]:
         """What goes on from where each partition is; those with an error are left out, or placed anew. Of a topic that has since become
@@ -355,7 +384,7 @@ class SameLane(Lane):
             else:
                 continue
             places[there] = tp
-        self.counts.lag = {tp: self._lags[tp] for tp in self._at if tp in self._lags}
+        self.counts.lag = {tp: self._lags[tp] for tp in (*self._at, *self._pulled) if tp in self._lags}
         if not asks:
             return
         for there, told in self._asked_of(target, asks).items():
@@ -373,6 +402,92 @@ class SameLane(Lane):
                 self.counts.add_chunk(chunk.amount, chunk.records.nbytes, chunk.newest_ms)
         self.counts.transactions += 1
         self.counts.transactions_s += self._clock() - begin
+
+    # -- what the target fetches by itself
+
+    def _hold(self, tp: TopicPartition, asked: int, next_offset: int, size: int, source_end: int) -> None:
+        """Have it pulled next where much is to come: nobody fetches it until then."""
+        known = self._epoch(tp, next_offset) >= 0 and any(bytes.fromhex(self._at[tp].mirrored.topic_id))
+        if known and self._pulls.is_much(tp, asked, next_offset, size, source_end):
+            self._pulls.held[tp] = None
+
+    def _begin_pull(self) -> None:
+        """Ask the target for all that are held. Those whose append was refused are not there any more."""
+        pulls = self._pulls
+        if pulls.under_way is not None or not pulls.held:
+            return
+        wanted: dict[TopicPartition, Pull] = {}
+        for tp in pulls.held:
+            at = self._at.pop(tp, None)
+            if at is not None:
+                self._pulled[tp] = at
+                there, target_id = TopicPartition(at.mirrored.topic, tp.partition), bytes.fromhex(at.mirrored.target_id)
+                wanted[there] = Pull(target_id, at.mirrored.source, tp.topic, at.end, self._epoch(tp, at.end))
+        pulls.held.clear()
+        if wanted:
+            self._pull_began = self._clock()
+            pulls.begin(wanted)
+
+    def _take_up(self, producer: Producer, target: TargetWriter) -> None:
+        """Go on behind what the target has fetched, or as if it had not been asked."""
+        try:
+            outcomes = self._pulls.taken()
+        except ClientClosed:
+            return  # by `stop`
+        except FastqError as error:
+            outcomes = dict.fromkeys(
+                (TopicPartition(a.mirrored.topic, tp.partition) for tp, a in self._pulled.items()), error
+            )
+        before: dict[TopicPartition, _At] = {}
+        nothing: dict[TopicPartition, Fetched] = {}
+        for tp, at in self._pulled.items():
+            found = outcomes.get(TopicPartition(at.mirrored.topic, tp.partition))
+            self._at[tp] = at
+            if isinstance(found, Pulled):
+                if self._is_well(tp, found):
+                    before[tp] = self._at[tp]
+                    nothing[tp] = Fetched(
+                        found.next_offset,
+                        memoryview(b""),
+                        found.next_offset,
+                        0,
+                        (),
+                        found.source_start,
+                        found.source_end,
+                    )
+            else:
+                refusal = found or FastqError(f"the target says nothing of {tp}")
+                self._pulls.refused(tp, refusal)
+                if not isinstance(refusal, UNTOUCHED):
+                    self._anew(tp, str(refusal))
+        self._pulled = {}
+        if any(isinstance(found, Pulled) and found.bytes for found in outcomes.values()):
+            self.counts.transactions += 1
+            self.counts.transactions_s += self._clock() - self._pull_began
+        self._append(producer, target, before, nothing, {})  # where the source begins, if that is news
+
+    def _is_well(self, tp: TopicPartition, found: Pulled) -> bool:
+        """Take up what came of a partition; whether it goes on from there."""
+        if found.error is not None:
+            self._pulls.rest(tp, found.error)
+            self._anew(tp, str(found.error))
+            return False
+        at = self._at[tp]
+        self._at[tp] = at._replace(offset=found.next_offset, end=found.next_offset, log_start=found.log_start)
+        if found.bytes:
+            self._tries.pop(tp, None)
+            self.counts.add_chunk(found.records, found.bytes, found.newest_ms)
+        self._lags[tp] = max(found.source_end - found.next_offset, 0)
+        if found.diverged or isinstance(found.source_error, OffsetOutOfRange):
+            self._pulls.rest(tp)
+            self._anew(tp, "the source does not go on from there")
+            return False
+        if found.source_error is not None:
+            self._pulls.failed(tp, found.source_error)
+            return False
+        if found.later_epoch < 0:
+            self._hold(tp, at.offset, found.next_offset, found.bytes, found.source_end)
+        return True
 
     def _start(self, tp: TopicPartition, at: _At, chunk: Fetched) -> int:
         """Where the target's log is to begin: where the source's does, or this mirror, in the middle of it. The latter is told again and

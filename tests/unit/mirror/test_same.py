@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -125,7 +126,9 @@ def new_lane(**options: str) -> SameLane:
             "mirror": {"topics": ["t"], "offsets": "same", **options},
         }
     )
-    return SameLane(0, config, lambda: Work(0, {}), lambda _: True)
+    lane = SameLane(0, config, lambda: Work(0, {}), lambda _: True)
+    lane._pulled, lane._pulls = {}, cast("Any", SimpleNamespace(held={}))
+    return lane
 
 
 def test_what_was_fetched_of_the_topic_before_is_not_taken_for_the_new_ones() -> None:
