@@ -1,4 +1,5 @@
-"""Records from one broker to another: fastq mirror, the same with the same offsets, MirrorMaker 2, and a plain loop of confluent-kafka.
+"""Records from one broker to another: fastq mirror, the same with the same offsets, also where the target pulls, MirrorMaker 2, and a plain
+loop of confluent-kafka.
 
     python benchmarks/compare/mirror.py [--mebibytes 1024] [--partitions 8] [--rounds 2] [--patience 45] [--only SIDE] [--quick]
 
@@ -8,6 +9,7 @@ Rules
   source's fetch gives to who reads batches and does nothing with them, and what is left of a mirror with the same offsets when all is taken
   away but the bytes: `bare copy`, three processes with two sockets between them, of which one sends the source's segments (sendfile), one
   passes on 4 MiB at a time, and one takes their checksum and writes them.
+- Where the target pulls it has been told of the source (`mirror.pull.A.bootstrap.servers`): it fetches by itself, and the mirror steers.
 - Memory and the page cache are touched before each side: a target writes what a virtual machine gives for the first time at a fifth of
   its pace.
 - A side that has not all within `--patience` seconds of its first record is given up: its rate is that of what it had by then, and `share`
@@ -206,7 +208,8 @@ def side(
 ) -> dict[str, float]:
     touch_memory()
     touch_page_cache()
-    with tempfile.TemporaryDirectory(prefix="bench-mirror-") as name, Broker(config=QUICK) as target:
+    told = {"mirror.pull.A.bootstrap.servers": source.bootstrap_servers} if command is pulled_command else {}
+    with tempfile.TemporaryDirectory(prefix="bench-mirror-") as name, Broker(config={**QUICK, **told}) as target:
         if command is loop_command:
             with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
                 admin.create_topic(f"A.{TOPIC}", partitions)
@@ -230,6 +233,10 @@ def mirror_command(python: str, folder: Path) -> list[str]:
 
 def same_command(python: str, folder: Path) -> list[str]:
     return [python, "-m", "fastq", "mirror", "--config", str(folder / "same.toml")]
+
+
+def pulled_command(python: str, folder: Path) -> list[str]:
+    return same_command(python, folder)
 
 
 def fetched(source: Broker, partitions: int) -> dict[str, float]:
@@ -276,6 +283,7 @@ def mirror_maker_command(_python: str, folder: Path) -> list[str]:
 COMMANDS: dict[str, Callable[[str, Path], list[str]]] = {
     "fastq mirror": mirror_command,
     "fastq mirror, same offsets": same_command,
+    "fastq mirror, same offsets, the target pulls": pulled_command,
     "confluent-kafka loop": loop_command,
     "MirrorMaker 2": mirror_maker_command,
 }
