@@ -58,7 +58,7 @@ CALL_S_MIN, CALL_S_MAX = 0.1, 10.0
 NODES_MAX = 4
 """Of the source, that one fetch asks: their answers share RESPONSE_BYTES, but for NODE_BYTES_MIN each."""
 NODE_BYTES_MIN = 1 << 20
-LITTLE_BYTES = 1 << 20
+LITTLE_BYTES = 64 << 10
 """Of a partition with less to come the mirror fetches the rest, as it does what comes then."""
 
 logger = logging.getLogger(__name__)

@@ -29,8 +29,8 @@ from fastq.mirror.target_puller import Outcomes, Pull, TargetPuller
 
 logger = logging.getLogger("fastq.mirror")
 
-MUCH_BYTES = 8 * 1024 * 1024
-"""What a partition has to come, by the size of what came, to be pulled."""
+MUCH_BYTES, MORE_BYTES = 8 * 1024 * 1024, 256 * 1024
+"""What a partition has to come, by the size of what came, to be pulled; and to be pulled again."""
 PULL_BYTES = 128 * 1024 * 1024
 """By each node of the target, at a time."""
 PARTITIONS_MAX = 500
@@ -72,10 +72,13 @@ class Pulls:
         self._config, self._puller, self._beside, self._clock = config, puller, beside, clock
         self._rests: dict[TopicPartition, float] = {}
 
-    def is_much(self, tp: TopicPartition, asked: int, next_offset: int, size: int, source_end: int) -> bool:
-        """Whether a partition is to be pulled, of which what lies from `asked` up to `next_offset` had so many bytes, and that ends there
-        in the source."""
-        if (source_end - next_offset) * size < MUCH_BYTES * (next_offset - asked):
+    def is_much(
+        self, tp: TopicPartition, asked: int, next_offset: int, size: int, source_end: int, *, again: bool = False
+    ) -> bool:
+        """Whether a partition is to be pulled (`again`: after a pull), of which what lies from `asked` up to `next_offset` had so many
+        bytes, and that ends there in the source."""
+        much = MORE_BYTES if again else MUCH_BYTES
+        if (source_end - next_offset) * size < much * (next_offset - asked):
             return False
         rests = self._rests.get(tp)
         if rests is not None and self._clock() < rests:

@@ -405,10 +405,12 @@ class SameLane(Lane):
 
     # -- what the target fetches by itself
 
-    def _hold(self, tp: TopicPartition, asked: int, next_offset: int, size: int, source_end: int) -> None:
+    def _hold(
+        self, tp: TopicPartition, asked: int, next_offset: int, size: int, source_end: int, *, again: bool = False
+    ) -> None:
         """Have it pulled next where much is to come: nobody fetches it until then."""
         known = self._epoch(tp, next_offset) >= 0 and any(bytes.fromhex(self._at[tp].mirrored.topic_id))
-        if known and self._pulls.is_much(tp, asked, next_offset, size, source_end):
+        if known and self._pulls.is_much(tp, asked, next_offset, size, source_end, again=again):
             self._pulls.held[tp] = None
 
     def _begin_pull(self) -> None:
@@ -486,7 +488,7 @@ class SameLane(Lane):
             self._pulls.failed(tp, found.source_error)
             return False
         if found.later_epoch < 0:
-            self._hold(tp, at.offset, found.next_offset, found.bytes, found.source_end)
+            self._hold(tp, at.offset, found.next_offset, found.bytes, found.source_end, again=True)
         return True
 
     def _start(self, tp: TopicPartition, at: _At, chunk: Fetched) -> int:

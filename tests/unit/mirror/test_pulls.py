@@ -25,7 +25,7 @@ from fastq.metadata import TopicPartition
 from fastq.mirror import pulls as pulls_module
 from fastq.mirror.config import MirrorConfig, parse_config
 from fastq.mirror.lane import Work
-from fastq.mirror.pulls import AGAIN_S, LATER_S, MUCH_BYTES, SOON_S, WARN_S, Pulls, Said
+from fastq.mirror.pulls import AGAIN_S, LATER_S, MORE_BYTES, MUCH_BYTES, SOON_S, WARN_S, Pulls, Said
 from fastq.mirror.same import Epochs
 from fastq.mirror.same_lane import SameLane, _At
 from fastq.mirror.source_reader import Fetched
@@ -142,13 +142,16 @@ def test_one_whose_append_was_refused_is_not_pulled() -> None:
 def test_with_much_left_it_is_pulled_again_and_else_copied() -> None:
     one = Lane()
     one.hold()
-    one.take_up(WELL._replace(source_end=500 + MUCH_BYTES))  # ten bytes each
-    assert list(one.pulls.held) == [TP]
+    one.take_up(WELL._replace(source_end=500 + MORE_BYTES // 10 + 1))  # ten bytes each
+    assert list(one.pulls.held) == [TP], "less than what it takes to begin"
     one.lane._begin_pull()
     assert [asked[THERE].offset for asked in one.waiting.asked] == [100, 500]
     one.take_up(WELL._replace(next_offset=900, source_end=900 + MUCH_BYTES, later_epoch=4))
     assert (one.pulls.held, list(one.lane._wanted())) == ({}, [TP]), "the lane writes the epoch down first"
     assert one.lane._at[TP].end == 900
+    one.hold()
+    one.take_up(WELL._replace(source_end=500 + MORE_BYTES // 10))
+    assert (one.pulls.held, list(one.lane._wanted())) == ({}, [TP])
 
 
 def test_where_the_source_begins_is_told_as_ever() -> None:
