@@ -237,9 +237,13 @@ class QuorumDriver:
             )
 
     def _advanced(self, log: PartitionLog) -> None:
-        """More of the log is there, or on disk."""
+        """More of the log is there, or on disk. The machine may be in the middle of it: what is due is asked for once it is through, as a
+        leader that wrote its first record after a slow disk had kept its vote would resign inside its own election."""
         self.machine.flushed(self.now())
-        self.turn()
+        if self.loop is None:
+            self.turn()
+        else:
+            self._turns.soon()
 
     # -- questions
 

@@ -60,6 +60,40 @@ def test_three_members_elect_replicate_and_lose_one(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_who_is_elected_after_a_slow_disk_had_kept_that_it_leads_stays_in_the_quorum(tmp_path: Path) -> None:
+    """Its first record had its log say that it goes on, and that had it see in the middle of its election that nobody had fetched from it
+    for too long: it resigned there, and failed inside."""
+
+    def slow_once(driver: Any) -> None:
+        machine, write, now, late_s = driver.machine, driver.machine._store.write, driver.now, [0.0]
+
+        def slowly(*given: Any) -> None:
+            write(*given)
+            won = machine.role is Role.CANDIDATE and len(machine.granted) >= machine.voters.majority
+            if won and not late_s[0]:
+                late_s[0] = 60.0
+
+        machine._store.write = slowly
+        driver.now = driver._turns._now = lambda: now() + late_s[0]
+
+    async def scenario() -> None:
+        async with quorum(tmp_path) as members:
+            await until(lambda: any(member.leads for member in members))
+            leader = next(member for member in members if member.leads)
+            rest = [member for member in members if member is not leader]
+            for member in rest:
+                assert member.driver is not None
+                slow_once(member.driver)
+            await leader.stop()
+            await until(lambda: any(member.leads for member in rest))
+            second = next(member for member in rest if member.leads)
+            end = second.append(1)
+            await until(lambda: all(Committed(end) in member.news for member in rest))
+            assert not [news for member in rest for news in member.news if isinstance(news, RaftFatal)]
+
+    asyncio.run(scenario())
+
+
 def test_a_leader_that_stops_is_followed_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with quorum(tmp_path) as members:
