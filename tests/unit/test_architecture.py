@@ -93,7 +93,6 @@ LARGER = {
     "src/fastq/_native/arrow_source.pyx": 700,  # readers of each kind of column, inlined into one loop over rows
     "src/fastq/_native/wire.pyx": 680,  # a reader and a writer of the same primitives
     "src/fastq/consumer/group/classic.py": 620,  # a state machine: its states are one table
-    "src/fastq/consumer/group/consumer_protocol.py": 620,  # likewise
     "src/fastq/errors.py": 625,  # mostly a list, a line an error of Kafka
 }  # none grows above this, and none comes to it
 

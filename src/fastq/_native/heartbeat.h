@@ -46,6 +46,7 @@ static inline void heart_alive(heart *h) { (void)h; }
 static inline int64_t heart_overdue_ns(heart *h) { (void)h; return 0; }
 static inline int heart_armed(heart *h) { (void)h; return 0; }
 static inline int64_t heart_sent(heart *h) { (void)h; return 0; }
+static inline int64_t heart_unheard(heart *h) { (void)h; return 0; }
 static inline heart_answer *heart_take(heart *h) { (void)h; return NULL; }
 static inline void heart_close(heart *h) { (void)h; }
 
@@ -86,9 +87,10 @@ typedef struct heart {
     int64_t overdue_ns;           /* how long it was not, when it was found overdue; else 0 */
     int64_t *progress, progress_seen;
     int64_t sent;
+    int64_t unheard;              /* requests whose answers nobody takes: none came, it is of older settings, or there were too many */
     heart_answer *first, *last;
     int answers;
-    uint8_t *previous;            /* the last answer under this token, without its correlation id */
+    uint8_t *previous;            /* the last answer under this token that was not taken, without its correlation id */
     size_t previous_size;
     int fd;                       /* the thread's own, like what follows */
     int ending;                   /* it has seen `closing`: no wait any more, the byte that ends one is read */
@@ -184,9 +186,10 @@ static int heart_transfer(heart *h, uint8_t *bytes, size_t size, int out, int64_
     return 0;
 }
 
-/* Send the frame (a copy, which is freed) and read its answer; NULL when there is none. Without the mutex. */
+/* Send the frame (a copy, which is freed) and read its answer; NULL when there is none. `unheard` counts the tries without one: they may
+   have been served all the same. Without the mutex. */
 static heart_answer *heart_exchange(heart *h, uint8_t *frame, size_t size, int64_t timeout_ns,
-                                    const struct sockaddr_storage *address, socklen_t address_size) {
+                                    const struct sockaddr_storage *address, socklen_t address_size, int *unheard) {
     heart_answer *answer = NULL;
     /* An idle connection may have been closed by the broker: once more on a fresh one. */
     for (int attempt = 0; attempt < 2 && answer == NULL; attempt++) {
@@ -208,7 +211,10 @@ static heart_answer *heart_exchange(heart *h, uint8_t *frame, size_t size, int64
                 }
             }
         }
-        if (answer == NULL) heart_hang_up(h);
+        if (answer == NULL) {
+            heart_hang_up(h);
+            (*unheard)++;
+        }
         if (fresh) break;
     }
     free(frame);
@@ -241,9 +247,10 @@ static void heart_keep(heart *h, heart_answer *answer) {
     answer->next = NULL;
     if (h->last == NULL) h->first = answer; else h->last->next = answer;
     h->last = answer;
-    if (h->answers == HEART_ANSWERS_MAX) {            /* each says all: the oldest is worth least */
+    if (h->answers == HEART_ANSWERS_MAX) {
         heart_answer *oldest = h->first;
         h->first = oldest->next;
+        h->unheard++;
         free(oldest);
     } else {
         h->answers++;
@@ -293,13 +300,16 @@ static void heart_send(heart *h, int leave) {
     h->moved = 0;
     h->sent++;
     pthread_mutex_unlock(&h->mutex);
-    heart_answer *answer = heart_exchange(h, frame, size, timeout_ns, &address, address_size);
+    int unheard = 0;
+    heart_answer *answer = heart_exchange(h, frame, size, timeout_ns, &address, address_size, &unheard);
     pthread_mutex_lock(&h->mutex);
+    h->unheard += unheard;
     if (answer == NULL) return;
     answer->token = token;
     answer->leave = leave;
     if (h->beat.token != token) {                     /* of settings that are no more */
         free(answer);
+        h->unheard++;
     } else if (leave) {
         heart_keep(h, answer);
     } else {
@@ -491,12 +501,20 @@ static int64_t heart_sent(heart *h) {
     return sent;
 }
 
-/* The answers as a list that is the caller's, oldest first. */
+static int64_t heart_unheard(heart *h) {
+    pthread_mutex_lock(&h->mutex);
+    int64_t unheard = h->unheard;
+    pthread_mutex_unlock(&h->mutex);
+    return unheard;
+}
+
+/* The answers as a list that is the caller's, oldest first. What comes next is news, whatever it says: others may have heard more meanwhile. */
 static heart_answer *heart_take(heart *h) {
     pthread_mutex_lock(&h->mutex);
     heart_answer *answers = h->first;
     h->first = h->last = NULL;
     h->answers = 0;
+    h->previous_size = 0;
     pthread_mutex_unlock(&h->mutex);
     return answers;
 }

@@ -3,7 +3,8 @@
 Rules
 - The thread stands in: whoever sends a heartbeat from Python calls `postpone`, so that it sends only when that did not happen for one
   and a half intervals. It connects by itself, so it serves plain connections only (no TLS, no SASL).
-- Answers that say something new are kept for `take`. After one that is an error (but for a rebalance, or a coordinator that is not
+- Answers that say something new are kept for `take`; what nobody will hear of is counted (`unheard`), as a coordinator tells an assignment
+  once. After one that is an error (but for a rebalance, or a coordinator that is not
   ready) it sends no more until it is armed again.
 - When the application gave no sign of life (`alive`, or progress) for `poll_limit_s`, it sends the farewell and nothing more
   (KIP-62: max.poll.interval.ms).
@@ -47,6 +48,7 @@ cdef extern from "heartbeat.h" nogil:
     int64_t heart_overdue_ns(heart* h) noexcept
     int heart_armed(heart* h) noexcept
     int64_t heart_sent(heart* h) noexcept
+    int64_t heart_unheard(heart* h) noexcept
     heart_answer* heart_take(heart* h) noexcept
     void heart_close(heart* h) noexcept
 
@@ -180,7 +182,7 @@ cdef class HeartbeatThread:
             PyBuffer_Release(&frame_view)
 
     def disarm(self):
-        """Send nothing until armed again; an answer on its way is dropped."""
+        """Send nothing until armed again; an answer on its way is dropped, which `unheard` counts."""
         if self.heart == NULL:
             closed()
         heart_disarm(self.heart)
@@ -215,6 +217,13 @@ cdef class HeartbeatThread:
         if self.heart == NULL:
             closed()
         return heart_sent(self.heart)
+
+    @property
+    def unheard(self):
+        """How many requests had no answer that `take` could give: none came, or it was dropped. They may have been served all the same."""
+        if self.heart == NULL:
+            closed()
+        return heart_unheard(self.heart)
 
     def take(self):
         """(token, is the farewell's, answer from the correlation id on) of the answers since the last call, oldest first."""

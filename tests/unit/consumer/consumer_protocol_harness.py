@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from fastq.consumer.effects import Outgoing
-from fastq.consumer.group.consumer_protocol import ConsumerProtocolMembership, State
+from fastq.consumer.group.consumer_protocol import ConsumerProtocolMembership
+from fastq.consumer.group.consumer_protocol_states import State
 from fastq.consumer.group.coordinator import Doing
 from fastq.consumer.group.membership import Change, Subscription
 from fastq.errors import FastqError

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from consumer_protocol_harness import Harness, T, U, owned, parts
 
-from fastq.consumer.group.consumer_protocol import TRANSITIONS, State
+from fastq.consumer.group.consumer_protocol_states import TRANSITIONS, State
 from fastq.consumer.group.membership import Change, ChangeKind, Subscription
 from fastq.errors import (
     ConnectionClosed,
@@ -378,17 +378,57 @@ def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None:
 def test_what_a_heartbeat_thread_heard() -> None:
     harness = Harness()
     harness.join("t", assigned={T: [0]}, epoch=4)
-    harness.member.overheard(ConsumerGroupHeartbeatResponse(member_epoch=4, heartbeat_interval_ms=5000))
+    harness.member.overheard(ConsumerGroupHeartbeatResponse(member_epoch=4, heartbeat_interval_ms=5000), harness.now)
     assert harness.beat() is None
-    harness.member.overheard(ConsumerGroupHeartbeatResponse(member_epoch=6, heartbeat_interval_ms=5000))
+    harness.member.overheard(ConsumerGroupHeartbeatResponse(member_epoch=6, heartbeat_interval_ms=5000), harness.now)
     request = harness.beat()
     assert request is not None
     assert (request.member_epoch, parts(request), request.subscribed_topic_names) == (6, {T: [0]}, ["t"])
     harness.answer(epoch=6)
     # An error is not believed before it was heard on the own connection.
-    harness.member.overheard(ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH))
+    harness.member.overheard(ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH), harness.now)
     assert harness.member.owned == owned(("t", 0))
     assert harness.beat() is not None
+
+
+GIVEN = ConsumerGroupHeartbeatResponse.Assignment(
+    topic_partitions=[ConsumerGroupHeartbeatResponse.TopicPartitions(topic_id=T, partitions=[0])]
+)
+
+
+def test_what_a_heartbeat_thread_heard_while_a_heartbeat_was_on_its_way() -> None:
+    """The coordinator tells an assignment once: here to the thread, and the member's own heartbeat was answered before."""
+    harness = Harness()
+    harness.join("t", assigned={}, epoch=4)
+    harness.later()
+    assert harness.beat() is not None
+    given = ConsumerGroupHeartbeatResponse(member_epoch=4, heartbeat_interval_ms=5000, assignment=GIVEN)
+    harness.member.overheard(given, harness.now)
+    harness.answer(epoch=4)
+    request = harness.beat()
+    assert request is not None
+    assert (request.subscribed_topic_names, parts(request), request.rebalance_timeout_ms) == (["t"], {}, 300_000)
+    harness.answer(epoch=4, assigned={T: [0]})
+    harness.carry_out()
+    assert harness.member.owned == owned(("t", 0))
+    request = harness.beat()
+    assert request is not None
+    assert (request.subscribed_topic_names, parts(request)) == (None, {T: [0]})
+
+
+def test_what_a_heartbeat_thread_should_have_heard_is_asked_for_until_it_cannot_be_told_any_more() -> None:
+    harness = Harness()
+    harness.join("t", assigned={T: [0]}, epoch=4)
+    harness.member.overheard(None, harness.now)
+    assert harness.beat() is None  # in its time: the coordinator may be gone
+    said = []
+    for _ in range(5):
+        harness.later()
+        request = harness.beat()
+        assert request is not None
+        said.append((request.subscribed_topic_names, parts(request)))
+        harness.answer(epoch=4)
+    assert said == [(["t"], {T: [0]})] * 3 + [(None, None)] * 2
 
 
 def test_the_table_names_every_state() -> None:

@@ -34,6 +34,10 @@ class FakeMember:
         self.too_slow = False
         self.given_up = False
         self.polled: list[float] = []
+        self.heard: list[Any] = []
+
+    def overheard(self, response: Any, now: float) -> None:
+        self.heard.append(response)
 
     def poll(self, now: float) -> None:
         self.polled.append(now)
@@ -190,9 +194,54 @@ def test_another_member_is_not_told_that_one_before_it_was_given_up() -> None:
     world = World()
     liveness: Any = world.liveness
     liveness._thread, liveness._armed = (
-        SimpleNamespace(overdue_s=5.0, disarm=lambda: None, alive=lambda: None),
+        SimpleNamespace(overdue_s=5.0, disarm=lambda: None, alive=lambda: None, unheard=0, take=list),
         ("m-0",),
     )
     liveness.follow(None)
     assert liveness.asked(world.member, None) is None
     assert not world.member.given_up
+
+
+def test_a_member_hears_of_what_the_native_thread_was_told_and_of_what_it_was_not() -> None:
+    """An assignment is told once: an answer of older settings, or one that did not come, may have been it."""
+    world = World()
+    liveness: Any = world.liveness
+    answer = bytes(encode_response(9, HeartbeatResponse(error_code=27), 3)[4:])
+    answers: list[tuple[int, bool, bytes]] = []
+    thread = SimpleNamespace(
+        overdue_s=0.0, unheard=0, disarm=lambda: None, take=lambda: [answers.pop() for _ in list(answers)]
+    )
+    liveness._thread, liveness._token, liveness._api_key, liveness._version = thread, 2, int(ApiKey.HEARTBEAT), 3
+    heard = world.member.heard
+    liveness.follow(world.member)
+    assert heard == []
+    answers.append((2, False, answer))
+    liveness.follow(world.member)
+    assert [response.error_code for response in heard] == [27]
+    answers.append((2, True, answer))  # the farewell's
+    liveness.follow(world.member)
+    assert len(heard) == 1
+    answers.append((1, False, answer))
+    liveness.follow(world.member)
+    answers.append((2, False, answer[:4]))
+    liveness.follow(world.member)
+    thread.unheard = 1
+    liveness.follow(world.member)
+    liveness.follow(world.member)
+    assert heard[1:] == [None, None, None]
+
+
+def test_what_could_not_be_said_of_the_native_thread_is_said_later() -> None:
+    world = World()
+    liveness: Any = world.liveness
+
+    def no_memory() -> list[tuple[int, bool, bytes]]:
+        raise MemoryError
+
+    liveness._thread = thread = SimpleNamespace(overdue_s=0.0, unheard=0, disarm=lambda: None, take=no_memory)
+    with pytest.raises(MemoryError):
+        liveness.follow(world.member)
+    thread.take = list
+    liveness.follow(world.member)
+    liveness.follow(world.member)
+    assert world.member.heard == [None]

@@ -29,7 +29,8 @@ from fastq.protocol.messages import (
 )
 
 # A coordinator that says on stdout what comes in. argv: the session time-out; the answers' bodies in hex, the last one repeats;
-# 'close' closes the connection in place of an answer. A member that was silent for the session time-out gets UNKNOWN_MEMBER_ID.
+# 'close' closes the connection in place of an answer, 'wait' waits for a line before a rebalance is told. A member that was silent for
+# the session time-out gets UNKNOWN_MEMBER_ID.
 COORDINATOR = r"""
 import socket, struct, sys, time
 session_s, answers = float(sys.argv[1]), sys.argv[2:]
@@ -59,6 +60,9 @@ while True:
         if answer == "close":
             peer.close()
             break
+        if answer == "wait":
+            sys.stdin.readline()
+            answer = "00000000001b"
         body = bytes.fromhex("000000000019" if late else answer)
         peer.sendall(struct.pack(">i", 4 + len(body)) + frame[4:8] + body)
 """
@@ -69,7 +73,10 @@ class Coordinator:
 
     def __init__(self, *answers: str, session_s: float = 60.0) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", COORDINATOR, str(session_s), *answers], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", COORDINATOR, str(session_s), *answers],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
@@ -85,6 +92,11 @@ class Coordinator:
                 self.connections += 1
             else:
                 self.requests.append((line.startswith("in time"), bytes.fromhex(line.rpartition(" ")[2])))
+
+    def go_on(self) -> None:
+        """Give the answer that was to wait."""
+        assert self._process.stdin is not None
+        print(file=self._process.stdin, flush=True)
 
     def close(self) -> None:
         self._process.kill()
@@ -178,7 +190,7 @@ def test_goes_on_through_a_rebalance_and_ends_at_an_error(start: Any, thread: He
     thread.arm(1, BEAT_3, **QUIET)
     until(lambda: not thread.armed)
     assert [decode_heartbeat(answer) for _, _, answer in thread.take()] == [0, 27, 25]
-    assert thread.sent == 5
+    assert (thread.sent, thread.unheard) == (5, 0)
 
 
 def test_connects_again_when_the_broker_hangs_up(start: Any, thread: HeartbeatThread) -> None:
@@ -188,6 +200,24 @@ def test_connects_again_when_the_broker_hangs_up(start: Any, thread: HeartbeatTh
     until(lambda: len(coordinator.requests) >= 4)
     assert coordinator.connections == 2
     assert thread.armed
+    assert thread.unheard == 1  # who hung up may have served it before
+
+
+def test_counts_what_is_not_answered(start: Any, thread: HeartbeatThread) -> None:
+    coordinator = start("close", "close", ok())
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(1, BEAT_3, **QUIET)
+    until(lambda: len(coordinator.requests) >= 4)
+    until(thread.take)
+    assert thread.unheard == 2
+
+
+def test_an_answer_is_news_to_who_has_taken_the_one_before(start: Any, thread: HeartbeatThread) -> None:
+    coordinator = start(ok())
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(1, BEAT_3, **QUIET)
+    for _ in range(3):
+        assert [decode_heartbeat(answer) for _, _, answer in until(thread.take)] == [0]
 
 
 def test_waits_for_a_broker_that_is_not_there(start: Any, thread: HeartbeatThread) -> None:
@@ -276,6 +306,26 @@ def test_answers_of_older_settings_are_dropped(start: Any, thread: HeartbeatThre
     thread.disarm()
     thread.arm(2, BEAT_3, **QUIET)
     assert until(thread.take)[0][0] == 2
+
+
+def test_an_answer_that_comes_too_late_for_its_settings_is_counted(start: Any, thread: HeartbeatThread) -> None:
+    coordinator = start("wait", ok())
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(1, BEAT_3, **QUIET)
+    until(lambda: coordinator.requests)
+    thread.arm(2, BEAT_3, **QUIET)
+    coordinator.go_on()
+    assert until(thread.take)[0][0] == 2
+    assert thread.unheard == 1
+
+
+def test_answers_that_nobody_took_for_long_are_counted(start: Any, thread: HeartbeatThread) -> None:
+    coordinator = start(*[ok(code) for code in (27, 0) * 40], ok(25))
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(1, BEAT_3, **{**QUIET, "interval_ms": 1})
+    until(lambda: not thread.armed)
+    assert len(thread.take()) == 64
+    assert thread.unheard == 17
 
 
 def test_refuses_what_is_no_request(thread: HeartbeatThread) -> None:

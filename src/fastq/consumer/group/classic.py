@@ -221,8 +221,9 @@ class ClassicMember:
             else:
                 self._reset(code)
 
-    def overheard(self, response: Message) -> None:
-        """A heartbeat thread has had this answer: what is not peace is asked for again, and then believed."""
+    def overheard(self, response: Message | None, now: float) -> None:
+        """A heartbeat thread has had this answer: what is not peace is asked for again, and then believed. One that is lost has lost
+        nothing, as a coordinator says it again."""
         if isinstance(response, HeartbeatResponse) and response.error_code != 0:
             self._beat_at = 0.0
 

@@ -1,11 +1,8 @@
 """A member of a group under the consumer protocol (KIP-848): the coordinator assigns, heartbeats carry everything. Sans-I/O.
 
-    UNSUBSCRIBED -> JOINING -> STABLE <-> RECONCILING <-> ACKNOWLEDGING
-    any of them -> FENCED -> JOINING (what it had is lost); LEAVING -> UNSUBSCRIBED; LEFT (too slow) -> FENCED; FATAL
-
 Rules
-- One heartbeat is on its way at a time. It says only what changed since the last one that was answered; after an error, and when
-  joining, all of it.
+- One heartbeat is on its way at a time. It says only what changed since the last one that was answered; after an error, when joining,
+  and when somebody else has sent one in its name (`overheard`), all of it: then all is told again, too. An assignment is told once.
 - An assignment is reconciled in steps: what is to go is revoked (the application commits and lets go), what is new is assigned, and
   then the next heartbeat says what is owned. Steps are `Change`s, run by the application's thread, one at a time; partitions that
   stay are read on without a pause.
@@ -25,10 +22,18 @@ import random
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from enum import Enum
 
 from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.effects import Outgoing
+from fastq.consumer.group.consumer_protocol_states import (
+    MEMBER,
+    PASSING,
+    REACTIONS,
+    SILENT,
+    TRANSITIONS,
+    Reaction,
+    State,
+)
 from fastq.consumer.group.coordinator import JOINED, KEPT, Coordinator
 from fastq.consumer.group.membership import (
     NO_GENERATION,
@@ -39,7 +44,7 @@ from fastq.consumer.group.membership import (
     group_error,
     ordered,
 )
-from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
+from fastq.errors import FastqError, UnsupportedVersion
 from fastq.metadata import ClusterMetadata, GroupMetadata, TopicPartition
 from fastq.protocol.message import Message
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -53,63 +58,9 @@ INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_s
 REGEX_FROM = 1
 # How soon a member without an assignment asks again, and how long it does. In between it is half of what it has waited so far.
 SOON_MIN_S, SOON_MAX_S, SOON_FOR_S = 0.1, 1.0, 15.0
+# How long a request may lie with the coordinator whose sender has given up: one that is busy reads what a closed connection has left.
+LATE_S = 15.0
 JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
-
-
-class State(Enum):
-    """Where a member stands. The value is for the log."""
-
-    UNSUBSCRIBED = "unsubscribed"
-    JOINING = "joining"
-    RECONCILING = "reconciling"  # a target assignment is being brought about
-    ACKNOWLEDGING = "acknowledging"  # done, and the next heartbeat says so
-    STABLE = "stable"
-    FENCED = "fenced"  # the application is to hear that all is lost; then it joins again
-    LEAVING = "leaving"
-    LEFT = "left"  # because the application did not poll; the next poll joins again
-    FATAL = "fatal"
-
-
-_MEMBER = {State.RECONCILING, State.ACKNOWLEDGING, State.STABLE}
-_SILENT = {State.UNSUBSCRIBED, State.LEFT, State.FENCED, State.FATAL}
-_ANYWHERE = {State.FENCED, State.LEAVING, State.FATAL}
-TRANSITIONS: dict[State, set[State]] = {
-    State.UNSUBSCRIBED: {State.JOINING, State.FENCED},
-    State.JOINING: {State.RECONCILING, State.STABLE, State.LEFT} | _ANYWHERE,
-    State.RECONCILING: {State.ACKNOWLEDGING, State.STABLE, State.LEFT} | _ANYWHERE,
-    State.ACKNOWLEDGING: {State.RECONCILING, State.STABLE, State.LEFT} | _ANYWHERE,
-    State.STABLE: {State.RECONCILING, State.ACKNOWLEDGING, State.LEFT} | _ANYWHERE,
-    State.FENCED: {State.JOINING, State.LEAVING, State.UNSUBSCRIBED},
-    State.LEAVING: {State.UNSUBSCRIBED},
-    State.LEFT: {State.FENCED, State.JOINING, State.UNSUBSCRIBED},
-    State.FATAL: {State.UNSUBSCRIBED},
-}
-
-
-class Reaction(Enum):
-    """What a member does about an error code."""
-
-    FENCED = "joins again"
-    COORDINATOR = "looks for the coordinator"
-    AGAIN = "tries again after a pause"
-    REPORT = "tells the application, and tries again"
-    MATCH_HERE = "names the topics that match the pattern"
-    CLASSIC = "cannot use this protocol"
-    FATAL = "tells the application, and gives up"
-
-
-_PASSING = {Reaction.FENCED, Reaction.COORDINATOR, Reaction.AGAIN}
-REACTIONS: dict[int, Reaction] = {
-    ErrorCode.FENCED_MEMBER_EPOCH: Reaction.FENCED,
-    ErrorCode.UNKNOWN_MEMBER_ID: Reaction.FENCED,
-    ErrorCode.STALE_MEMBER_EPOCH: Reaction.AGAIN,
-    ErrorCode.NOT_COORDINATOR: Reaction.COORDINATOR,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: Reaction.COORDINATOR,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Reaction.AGAIN,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Reaction.REPORT,
-    ErrorCode.INVALID_REGULAR_EXPRESSION: Reaction.MATCH_HERE,
-    ErrorCode.UNSUPPORTED_VERSION: Reaction.CLASSIC,
-}
 
 
 Parts = frozenset[tuple[bytes, int]]  # topic id and partition
@@ -170,6 +121,7 @@ class ConsumerProtocolMembership:
         self._change: Change | None = None
         self._changing: Parts = frozenset()
         self._said = NOTHING_SAID
+        self._says_all_until: float | None = None  # and in the first heartbeat from then on
         self._in_flight = 0  # the number of the heartbeat on its way, or 0
         self._numbers = 0
         self._due = 0.0
@@ -203,7 +155,7 @@ class ConsumerProtocolMembership:
     @property
     def may_commit(self) -> bool:
         """Whether the coordinator knows it, also while it reconciles."""
-        return self.state in _MEMBER and self.epoch > 0
+        return self.state in MEMBER and self.epoch > 0
 
     def subscribe(self, subscription: Subscription) -> None:
         """Read these topics, or those that match the pattern, which the coordinator finds by itself where it can (RE2)."""
@@ -267,7 +219,7 @@ class ConsumerProtocolMembership:
 
     def overdue(self) -> None:
         """The application did not poll in time, and the farewell is said or on its way."""
-        if self.state in _MEMBER:
+        if self.state in MEMBER:
             self._drop_change()
             self._forget()
             self._go(State.LEFT)
@@ -279,7 +231,7 @@ class ConsumerProtocolMembership:
 
     def lost_generation(self, code: int) -> None:
         """A commit found the member unknown or fenced, or its epoch stale."""
-        if self.state not in _MEMBER:
+        if self.state not in MEMBER:
             return
         self._due = 0.0
         if REACTIONS.get(code) is Reaction.FENCED:
@@ -297,7 +249,7 @@ class ConsumerProtocolMembership:
             self._errors.clear()
         self._change, self._changing = None, frozenset()
         self._owned = frozenset()
-        if self.state in _MEMBER or (self.state is State.JOINING and self._in_flight):
+        if self.state in MEMBER or (self.state is State.JOINING and self._in_flight):
             self._in_flight = 0
             self._go(State.LEAVING)
             self._due = 0.0
@@ -309,13 +261,13 @@ class ConsumerProtocolMembership:
 
     def next_wakeup(self, now: float) -> float | None:
         """Seconds until a heartbeat is due; None while there is nothing to send, or one is on its way."""
-        if self._in_flight or self.state in _SILENT:
+        if self._in_flight or self.state in SILENT:
             return None
         return max(0.0, self._due - now)
 
     def next_heartbeat(self, now: float) -> float | None:
         """Seconds until the next one of a member in the group, or until its application has been silent for too long."""
-        if self.state not in _MEMBER:
+        if self.state not in MEMBER:
             return None
         wakeup = self.next_wakeup(now)
         if self._polled_at is None:
@@ -326,7 +278,7 @@ class ConsumerProtocolMembership:
     def requests(self, now: float, can_send: CanSend) -> Iterator[Outgoing]:
         """The heartbeat that is due, if one is."""
         out: list[Outgoing] = []
-        if self.state in _MEMBER:
+        if self.state in MEMBER:
             self._reconcile()
             out = self.heartbeats(now, can_send)
         elif self.next_wakeup(now) == 0 and self.coordinator.known and can_send(self.coordinator.node_id):
@@ -370,7 +322,8 @@ class ConsumerProtocolMembership:
 
     def _heartbeat(self, now: float) -> list[Outgoing]:
         """The heartbeat. It counts as sent once it is made: there may be no memory for it."""
-        leaving, owned, before = self.state is State.LEAVING, self._owned, self._said
+        until = self._says_all_until
+        leaving, owned, before = self.state is State.LEAVING, self._owned, self._said if until is None else NOTHING_SAID
         if self._change is not None and self._change.kind is ChangeKind.ASSIGN:
             owned |= self._changing  # the application may be reading them any moment
         number, due, said = self._numbers + 1, now + self.interval_s, before
@@ -403,6 +356,8 @@ class ConsumerProtocolMembership:
         if self.state is State.ACKNOWLEDGING:
             self._go(State.STABLE if self._target is None or self._target == owned else State.RECONCILING)
         self._numbers, self._in_flight, self._due = number, number, due
+        if until is not None and now >= until:
+            self._says_all_until = None
         return out
 
     def _say(self, version: int, owned: Parts) -> _Said:
@@ -431,18 +386,25 @@ class ConsumerProtocolMembership:
             request.topic_partitions = _by_topic(said.parts or ())
         return request
 
-    def overheard(self, response: Message) -> None:
-        """A heartbeat thread has had this answer. Whatever is new, the next heartbeat asks for all of it again."""
-        if self.state in _MEMBER and isinstance(response, ConsumerGroupHeartbeatResponse):
+    def overheard(self, response: Message | None, now: float) -> None:
+        """A heartbeat thread has had this answer. Whatever is new, the next heartbeat asks for all of it again, and not the one that is on
+        its way, which may be answered already. What was lost (None) may even be asked by the coordinator only now: until it can no more,
+        all heartbeats ask for all."""
+        if self.state not in MEMBER:
+            return
+        until = now
+        if response is None:
+            until += LATE_S
+        elif isinstance(response, ConsumerGroupHeartbeatResponse):
             if response.error_code == 0 and response.member_epoch == self.epoch and response.assignment is None:
                 return
             if response.error_code == 0:
                 self.epoch = max(self.epoch, response.member_epoch)
-            self._said = NOTHING_SAID
             self._due = 0.0
+        self._says_all_until = until if self._says_all_until is None else max(self._says_all_until, until)
 
     def _answered(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
-        if self.state not in _MEMBER and self.state is not State.JOINING:
+        if self.state not in MEMBER and self.state is not State.JOINING:
             return
         if response.error_code != 0:
             self._failed(response, now)
@@ -519,7 +481,7 @@ class ConsumerProtocolMembership:
         reaction = REACTIONS.get(code, Reaction.AGAIN if error.retriable else Reaction.FATAL)
         logger.debug("group %s, member %s: %s, so it %s", self.group_id, self.member_id, error, reaction.value)
         self._pause(now)
-        if reaction in _PASSING:
+        if reaction in PASSING:
             self.coordinator.refused(KEPT if self.epoch else JOINED, error, now)
         if reaction is Reaction.FENCED:
             self._fenced(error)

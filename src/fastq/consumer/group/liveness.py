@@ -5,7 +5,8 @@ Rules
   timed, which would cost each record: when they came is known but for the time between two looks, as heartbeats are.
 - On plain connections a native thread stands in for Python's heartbeats when they stay away, as while an extension holds the GIL.
   It cannot do TLS or SASL: there only the thread of the blocking consumer, or the event loop, sends heartbeats.
-- What the native thread hears is never acted upon: it makes the member's own next heartbeat due, or say more.
+- What the native thread hears is never acted upon: it makes the member's own next heartbeat due, or say more. So does what it should have
+  heard and did not: a coordinator of the consumer protocol tells an assignment once, and takes it for told.
 - A member that left because its application was too slow makes the next call for records raise MaxPollIntervalExceeded, which names the
   record that took so long: iterators are stopped before the farewell is sent, for what they hold is somebody else's then.
 """
@@ -57,6 +58,7 @@ class Liveness:
         self._thread: HeartbeatThread | None = None
         self._armed: tuple[Any, ...] | None = None
         self._token = 0
+        self._unheard = 0
         self._gave_up = False
         self._version = self._api_key = -1
         _alive.add(self)
@@ -151,12 +153,12 @@ class Liveness:
         if not self._plain:
             return
         coordinator = self._coordinator
+        if self._thread is not None:
+            self._listen(self._thread, member)
         key = None
         if member is not None and coordinator.known and _beats(member):
             key = (member.member_id, member.generation, coordinator.node_id, type(member))
         if key == self._armed:
-            if key is not None and member is not None:
-                self._listen(member)
             return
         if member is not None:
             self._thread_gave_up()
@@ -184,7 +186,7 @@ class Liveness:
         if farewell is not None:
             leave = encode_request(0, client_id, farewell, core.api_version(node_id, farewell.API_KEY))
         if self._thread is None:
-            self._thread = HeartbeatThread(self.progress)
+            self._thread, self._unheard = HeartbeatThread(self.progress), 0
         self._thread.connect_to(ip, port)
         self._token += 1
         self._version, self._api_key = version, request.API_KEY
@@ -200,17 +202,26 @@ class Liveness:
             leave=leave,
         )
 
-    def _listen(self, member: Membership) -> None:
-        assert self._thread is not None
-        for token, is_farewell, answer in self._thread.take():
-            if token != self._token or is_farewell:
-                continue
-            try:
-                response = decode_response(memoryview(answer), self._api_key, self._version)[1]
-            except DecodeError as error:
-                logger.warning("group %s: a heartbeat's answer cannot be read: %s", self._coordinator.group_id, error)
-                continue
-            member.overheard(response)
+    def _listen(self, thread: HeartbeatThread, member: Membership | None) -> None:
+        unheard = thread.unheard
+        heard: list[Message | None] = [] if unheard == self._unheard else [None]
+        self._unheard = -1  # until all is said: what fails in between is heard of by nobody, either
+        for token, is_farewell, answer in thread.take():
+            if not is_farewell:
+                heard.append(self._read(answer) if token == self._token else None)
+        if member is not None:
+            now = self._core.clock()
+            for response in heard:
+                member.overheard(response, now)
+        self._unheard = unheard
+
+    def _read(self, answer: bytes) -> Message | None:
+        """What the coordinator said, as far as it can be read."""
+        try:
+            return decode_response(memoryview(answer), self._api_key, self._version)[1]
+        except DecodeError as error:
+            logger.warning("group %s: a heartbeat's answer cannot be read: %s", self._coordinator.group_id, error)
+            return None
 
     def close(self) -> None:
         """End the native thread."""

@@ -142,8 +142,9 @@ class Membership(Protocol):
         """A commit was told (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, ...) that this member is not, or not as it was, in the
         group."""
 
-    def overheard(self, response: Message) -> None:
-        """A heartbeat thread has had this answer: it is a reason to send a heartbeat, no more."""
+    def overheard(self, response: Message | None, now: float) -> None:
+        """A heartbeat thread has had this answer, or (None) has sent a heartbeat whose answer nobody will read: it is a reason to send
+        another, or to say more in it, no more."""
 
     def take_error(self) -> FastqError | None:
         """What the application has to know: once, or as often as it asks when it stays so."""
