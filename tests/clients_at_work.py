@@ -4,7 +4,8 @@ Rules
 - All is in one topic, LOG. Senders number their records; readers share a group; each copier copies LOG into a topic of its own,
   partition by partition, and commits what it has read in the transaction that writes it.
 - There is one of ours and one of librdkafka's of each, and a sender and a reader of ours in asyncio; a copier of Apache Kafka's in Java
-  where it is asked for. None is ever made anew: an error that is fatal to a client fails the run.
+  where it is asked for. An error that is fatal to a client fails the run: none is made anew, but a copier of librdkafka's whose call does
+  not come back; what is left of that lives on in the test's process.
 - librdkafka's copier is left out where nodes are fenced: a coordinator that Metadata does not name for a moment is taken down there
   (2.16, its issue 5511), and a TxnOffsetCommit that waits for it may wait for good, whoever the broker is.
 - The end is when everything that is in LOG was read and copied: `finish` waits for that, and `anomalies` says what was wrong.

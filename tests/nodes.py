@@ -20,14 +20,19 @@ COUNT = 3
 FIRST_PORT, PLACE, PLACES = 21000, 97, 120
 _places: dict[int, IO[bytes]] = {}
 """This process's own, by their first ports, and the file that it holds each by."""
+_given_once: set[int] = set()
+"""Those of them that nobody is given again."""
 
 
-def free_ports(count: int) -> int:
+def free_ports(count: int, *, anew: bool = False) -> int:
     """The first of so many ports in a row that nobody listens on, below those that the system gives away. No other process of tests is
-    given any of them while this one lives: nodes that start again are to find theirs."""
-    own = list(_places)
+    given any of them while this one lives: nodes that start again are to find theirs. `anew`: nor was any test in this one, nor will be,
+    as clients may live on, and take other nodes for their own."""
+    own = [] if anew else [first for first in _places if first not in _given_once]
     for first in [*own, *(FIRST_PORT + (os.getpid() + at) % PLACES * PLACE for at in range(PLACES))]:
         if (first in own or _takes_place(first)) and _are_free(range(first, first + count)):
+            if anew:
+                _given_once.add(first)
             return first
     raise OSError(f"no {count} free ports in a row")
 

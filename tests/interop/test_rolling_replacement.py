@@ -100,7 +100,7 @@ class Cluster:
     def __init__(self, path: Path, *, static: bool) -> None:
         """With the voters of controller.quorum.voters, or with such as come and go, and two log directories a node."""
         self.path, self.static = path, static
-        self.cluster_id, self.ports = random_uuid(), free_ports(40)
+        self.cluster_id, self.ports = random_uuid(), free_ports(40, anew=True)
         self.initial = ",".join(f"{node}@{self.controller_of(node)}:{random_uuid()}" for node in NODES)
         self.places = {node_id: self.place(node_id) for node_id in NODES}
 
