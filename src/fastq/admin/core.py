@@ -29,11 +29,11 @@ from fastq.admin.types import (
     TopicListing,
 )
 from fastq.arguments import int_of, items_of, mapping_of
-from fastq.errors import ErrorCode, FastqError, KafkaError, UnknownServerError, error_for_code
+from fastq.errors import ConnectionFailed, ErrorCode, FastqError, KafkaError, UnknownServerError, error_for_code
 from fastq.metadata import Node, TopicPartition, partition_of
 from fastq.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from fastq.net.diagnosis import leaderless
-from fastq.net.operations import ANY, CONTROLLER, Broker, Call, Operation, Retry, Route
+from fastq.net.operations import ANY, CONTROLLER, Broker, Call, Found, Operation, Retry, Route
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey, api_name
@@ -61,6 +61,7 @@ RETRIED = frozenset(
     }
 )
 """Errors of an item that pass by themselves, and after which the item was certainly not done."""
+LEADS = "which led what it was to be asked about"
 
 
 def _error(code: int, message: str | None, **context: Any) -> KafkaError:
@@ -74,14 +75,17 @@ def _unanswered(key: object) -> FastqError:
 def per_item(
     keys: Sequence[K],
     send: Callable[[list[K]], Operation[Answers[K, V]]],
+    *,
+    finds: bool = False,
 ) -> Operation[Outcomes[K, V]]:
-    """Ask for `keys`, and again for those whose error passes, until all are settled or the time is over."""
+    """Ask for `keys`, and again for those whose error passes, until all are settled or the time is over. `finds`: `send` looks each time
+    for who is to be asked, so another may have taken the place of one that cannot be reached; what it asks may be done twice."""
     settled: dict[K, V | FastqError] = {}
     left = list(dict.fromkeys(keys))
     while left:
         answers = yield from send(left)
         settled.update((key, answers.get(key, _unanswered(key))) for key in left)
-        left = [key for key in left if _passes(settled[key])]
+        left = [key for key in left if _passes(settled[key]) or (finds and isinstance(settled[key], ConnectionFailed))]
         if left:
             error = settled[left[0]]
             assert isinstance(error, FastqError)
@@ -329,7 +333,7 @@ def _per_leader(
             if isinstance(found, FastqError):
                 answers[tp] = found
             else:
-                askable[tp] = Broker(found.node_id)
+                askable[tp] = Found(found.node_id, LEADS)
         asked = yield from _by_route(askable.__getitem__, request, read, versions)(list(askable))
         answers.update(asked)
         return answers
@@ -390,7 +394,7 @@ def delete_records(
             for p in topic.partitions
         }
 
-    return per_item(list(offsets), _per_leader(request, read))
+    return per_item(list(offsets), _per_leader(request, read), finds=True)
 
 
 # -- cluster -----------------------------------------------------------------------------------------------------------------

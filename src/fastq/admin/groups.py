@@ -29,7 +29,7 @@ from fastq.admin.types import OffsetSpec, Outcome, Outcomes, check_kind
 from fastq.arguments import int_of, mapping_of
 from fastq.errors import ErrorCode, FastqError, GroupIdNotFound, KafkaError, UnsupportedVersion
 from fastq.metadata import Node, OffsetAndMetadata, TopicPartition, partition_of
-from fastq.net.operations import Broker, Call, Coordinator, CoordinatorKind, Operation, Retry, find_coordinators
+from fastq.net.operations import Broker, Call, Coordinator, CoordinatorKind, Found, Operation, Retry, find_coordinators
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey
@@ -66,7 +66,8 @@ def per_coordinator(
                 answers[id_] = coordinator
             else:
                 by_node.setdefault(coordinator, []).append(id_)
-        responses = yield [Call(Broker(node.node_id), request(theirs)) for node, theirs in by_node.items()]
+        role = f"which coordinated the {kind}s that it was to be asked about"
+        responses = yield [Call(Found(node.node_id, role), request(theirs)) for node, theirs in by_node.items()]
         for (node, theirs), response in zip(by_node.items(), responses, strict=True):
             if isinstance(response, FastqError):
                 answers.update(dict.fromkeys(theirs, response))
@@ -124,11 +125,15 @@ def list_groups(states: Sequence[str], types: Sequence[str]) -> Operation[dict[s
 
 def describe_groups(group_ids: Sequence[str]) -> Operation[Outcomes[str, GroupDescription]]:
     """Groups with their members, whichever protocol they use; GroupIdNotFound for one that does not exist."""
-    first = yield from per_item(group_ids, per_coordinator("group", _consumer_describe_request, _read_consumer_groups))
+    first = yield from per_item(
+        group_ids, per_coordinator("group", _consumer_describe_request, _read_consumer_groups), finds=True
+    )
     classic = [id_ for id_, error in first.errors.items() if isinstance(error, (GroupIdNotFound, UnsupportedVersion))]
     if not classic:
         return first
-    second = yield from per_item(classic, per_coordinator("group", _classic_describe_request, _read_classic_groups))
+    second = yield from per_item(
+        classic, per_coordinator("group", _classic_describe_request, _read_classic_groups), finds=True
+    )
     return Outcomes({id_: second.get(id_) or first[id_] for id_ in group_ids})
 
 
@@ -254,7 +259,7 @@ def delete_groups(group_ids: Sequence[str]) -> Operation[Outcomes[str, None]]:
             r.group_id: _error(r.error_code, None, group=r.group_id) if r.error_code else None for r in response.results
         }
 
-    return per_item(group_ids, per_coordinator("group", request, read))
+    return per_item(group_ids, per_coordinator("group", request, read), finds=True)
 
 
 def remove_members(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fastq.admin.core import Answers, _error, _group_by_topic, _leader_of, look_up_topics, per_item
+from fastq.admin.core import LEADS, Answers, _error, _group_by_topic, _leader_of, look_up_topics, per_item
 from fastq.admin.types import OffsetResult, OffsetSpec, Outcomes, TopicDescription
 from fastq.arguments import int_of, mapping_of
 from fastq.errors import FastqError
 from fastq.metadata import TopicPartition, partition_of
-from fastq.net.operations import Broker, Call, Operation
+from fastq.net.operations import Call, Found, Operation
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey
@@ -67,7 +67,7 @@ def list_several(
                 groups.setdefault((asked.place, found.node_id), []).append(asked.partition)
         responses = yield [
             Call(
-                Broker(node),
+                Found(node, LEADS),
                 _request({tp: times[place][tp] for tp in group}, read_committed=read_committed, timeout_ms=timeout_ms),
                 (_min_version(times[place]), 32767),
             )
@@ -78,7 +78,9 @@ def list_several(
             answers.update({_Asked(place, tp): answer for tp, answer in told.items()})
         return answers
 
-    outcomes = yield from per_item([_Asked(place, tp) for place, one in enumerate(times) for tp in one], send)
+    outcomes = yield from per_item(
+        [_Asked(place, tp) for place, one in enumerate(times) for tp in one], send, finds=True
+    )
     return [Outcomes({tp: outcomes[_Asked(place, tp)] for tp in one}) for place, one in enumerate(times)]
 
 

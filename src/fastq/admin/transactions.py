@@ -69,7 +69,7 @@ def describe_transactions(transactional_ids: Sequence[str]) -> Operation[Outcome
             for t in response.transaction_states
         }
 
-    return per_item(transactional_ids, per_coordinator("transaction", request, read))
+    return per_item(transactional_ids, per_coordinator("transaction", request, read), finds=True)
 
 
 def _described(t: m.DescribeTransactionsResponse.TransactionState, coordinator: Node) -> TransactionDescription:
@@ -135,7 +135,8 @@ def describe_producers(
         return read(response)
 
     wanted = [partition_of(tp) for tp in partitions]
-    return per_item(wanted, _per_leader(request, read) if node_id is None else of_node)
+    leaders = node_id is None
+    return per_item(wanted, _per_leader(request, read) if leaders else of_node, finds=leaders)
 
 
 def _producer(state: m.DescribeProducersResponse.ProducerState) -> ProducerState:
@@ -183,7 +184,7 @@ def abort_transaction(
             for p in topic.partitions
         }
 
-    outcomes: Outcomes[TopicPartition, None] = yield from per_item([partition], _per_leader(request, read))
+    outcomes: Outcomes[TopicPartition, None] = yield from per_item([partition], _per_leader(request, read), finds=True)
     outcomes[partition].result()
 
 

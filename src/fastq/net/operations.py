@@ -8,7 +8,7 @@ An operation is a generator that yields effects and is sent their outcomes:
 
 Rules of this file:
 - Connection failures and time-outs of a call are retried here, on another broker where any will do; error codes inside of a
-  response are the operation's to judge.
+  response are the operation's to judge. A broker that was found to lead or to coordinate is tried once: its place may be another's.
 - An operation ends by its deadline, with the last error that explains why it took so long.
 - A coordinator is looked up for each call anew (nothing is cached): that it has moved is the error code of the answer, which
   the operation judges, and `Retry` looks again.
@@ -21,7 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from fastq.errors import (
+    BrokerNotAvailable,
     ClientClosed,
+    ConnectionFailed,
     ConnectionTimeout,
     ErrorCode,
     FastqError,
@@ -61,6 +63,15 @@ class Broker:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """The broker that was just found to have the `role` of a leader or a coordinator: ConnectionFailed, at once, where it cannot be
+    reached or has left the cluster, as whoever found it is to look again."""
+
+    node_id: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
 class Leader:
     """The leader of a partition."""
 
@@ -79,7 +90,7 @@ class Coordinator:
     id: str
 
 
-Route: TypeAlias = "AnyBroker | Controller | Broker | Leader | Coordinator"
+Route: TypeAlias = "AnyBroker | Controller | Broker | Found | Leader | Coordinator"
 ANY, CONTROLLER = AnyBroker(), Controller()
 
 COORDINATOR_KEY_TYPES: dict[CoordinatorKind, int] = {"group": GROUP, "transaction": TRANSACTION}
@@ -163,10 +174,9 @@ class _CallRun:
         operation: OperationRun[Any],
         call: Call,
         on_done: Callable[[Any, FastqError | None], object],
-        given_up_after: int | None = None,
     ) -> None:
         self._operation, self._core, self._call, self._on_done = operation, operation.core, call, on_done
-        self._retries_max = operation.core.config.retries if given_up_after is None else given_up_after
+        self._retries_max = 0 if isinstance(call.route, Found) else operation.core.config.retries
         self._failures = 0
         self._asked = operation.core.metadata_updater.requests
         self._done = False
@@ -202,8 +212,8 @@ class _CallRun:
             if node is None:
                 self._finish(None, error if isinstance(error, FastqError) else UnknownServerError(cause=error))
             else:
-                at_node = replace(self._call, route=Broker(node.node_id))
-                _CallRun(self._operation, at_node, self._received, given_up_after=0).attempt(self._core.clock())
+                at_node = replace(self._call, route=Found(node.node_id, f"the coordinator of {route.kind} {route.id}"))
+                _CallRun(self._operation, at_node, self._received).attempt(self._core.clock())
 
         OperationRun(
             self._core, find_coordinator(route.kind, route.id), max(0.0, self._operation.deadline - now), found
@@ -225,7 +235,7 @@ class _CallRun:
         route, core = self._call.route, self._core
         if isinstance(route, AnyBroker):
             return core.least_loaded(now)
-        if isinstance(route, Broker):
+        if isinstance(route, (Broker, Found)):
             # Nothing is known right after the start, and a broker may have joined since: ask once before giving up. An answer that was on
             # its way by then tells of before.
             if route.node_id in core.metadata.nodes or core.metadata_updater.answered > self._asked:
@@ -258,6 +268,9 @@ class _CallRun:
         if isinstance(error, ConnectionTimeout) and operation.last_error and self._core.clock() >= operation.deadline:
             # Sent in the operation's last moment, it had no time to be answered: what came before says more.
             error = operation.last_error
+        route = self._call.route
+        if isinstance(route, Found) and isinstance(error, BrokerNotAvailable):
+            error = ConnectionFailed(f"node {route.node_id}, {route.role}, has left the cluster")
         if error is None or not error.retriable or self._failures >= self._retries_max:
             self._finish(response, error)
             return

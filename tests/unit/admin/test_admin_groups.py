@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -164,6 +165,31 @@ def test_after_a_lost_connection_the_coordinator_is_looked_up_again(broker: Fake
     broker.handlers[ApiKey.DELETE_GROUPS] = delete
     admin._client.call(Coordinator("group", "g"), m.DeleteGroupsRequest(groups_names=["g"]))
     assert len(calls) == 2 and coordinators.asked >= 2
+
+
+@pytest.mark.parametrize("version", [6, 2])
+def test_where_a_coordinator_has_left_the_cluster_its_successor_is_asked(
+    broker: FakeBroker, admin: Admin, version: int
+) -> None:
+    """The first answer names a node that no metadata has."""
+    limit(broker, ApiKey.FIND_COORDINATOR, version)
+    here, left = Coordinators(broker), Coordinators(broker)
+    left_node = SimpleNamespace(node_id=2, host="127.0.0.1", port=1)
+
+    def find(request: Any, version: int) -> Any:
+        if left.asked == 0:
+            left.broker = left_node  # type: ignore[assignment]  # where it is, which is all that is asked of it
+            return left(request, version)
+        return here(request, version)
+
+    broker.handlers[ApiKey.FIND_COORDINATOR] = find
+    result = m.DeleteGroupsResponse.DeletableGroupResult
+    answer_once(broker, ApiKey.DELETE_GROUPS, m.DeleteGroupsResponse(results=[result(group_id="g")]))
+    admin.delete_groups(["g"]).results()
+    assert (left.asked, here.asked) == (1, 1)
+    left.asked = 0
+    admin._client.call(Coordinator("group", "g"), m.DeleteGroupsRequest(groups_names=["g"]))
+    assert (left.asked, here.asked) == (1, 2)
 
 
 def test_a_coordinator_that_does_not_answer(broker: FakeBroker, admin: Admin) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from fastq.admin import Admin, AdminConfig, ConfigResource, OffsetSpec
 from fastq.errors import (
     ClientClosed,
     ConfigError,
+    ConnectionFailed,
     ConnectionRefused,
     ConnectionTimeout,
     NotController,
@@ -25,10 +27,12 @@ from fastq.protocol.api import ApiKey
 from fastq.protocol.messages import (
     ApiVersionsResponse,
     CreateTopicsResponse,
+    DeleteRecordsResponse,
     DeleteTopicsResponse,
     DescribeConfigsResponse,
     DescribeLogDirsResponse,
     ListOffsetsResponse,
+    MetadataResponse,
 )
 
 Created = CreateTopicsResponse.CreatableTopicResult
@@ -208,3 +212,70 @@ def test_configuration() -> None:
     from fastq.admin import AdminOptions
 
     assert set(AdminOptions.__annotations__) == set(AdminConfig.options())
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def answer_deletions(request: Any, version: int) -> DeleteRecordsResponse:
+    topic, partition = (
+        DeleteRecordsResponse.DeleteRecordsTopicResult,
+        DeleteRecordsResponse.DeleteRecordsPartitionResult,
+    )
+    parts = [partition(partition_index=p.partition_index, low_watermark=3) for p in request.topics[0].partitions]
+    return DeleteRecordsResponse(topics=[topic(name="logs", partitions=parts)])
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["cannot be reached", "has left the cluster"])
+@pytest.mark.parametrize("what", ["offsets", "deletion"])
+def test_where_a_leader_is_not_there_its_successor_is_asked(
+    broker: FakeBroker, admin: Admin, what: str, stays: bool
+) -> None:
+    """The first look at the topic names a leader that is gone, and another one leads by then."""
+    good, looks, port = broker.handlers[ApiKey.METADATA], 0, closed_port()
+
+    def metadata(request: Any, version: int) -> Any:
+        nonlocal looks
+        response = good(request, version)
+        looks += bool(request.topics)
+        first = bool(request.topics) and looks == 1
+        if stays or first:
+            node = MetadataResponse.MetadataResponseBroker(node_id=2, host="127.0.0.1", port=port)
+            response.brokers = [*response.brokers, node]
+        for partition in response.topics[0].partitions if first else ():
+            partition.leader_id = 2
+        return response
+
+    broker.handlers[ApiKey.METADATA] = metadata
+    broker.handlers[ApiKey.LIST_OFFSETS] = answer_offsets
+    broker.handlers[ApiKey.DELETE_RECORDS] = answer_deletions
+    tp = TopicPartition("logs", 0)
+    if what == "offsets":
+        assert admin.list_offsets({tp: OffsetSpec.LATEST})[tp].result().offset == 7
+    else:
+        assert admin.delete_records({tp: 3})[tp].result() == 3
+    assert looks == 2
+
+
+def test_a_leader_that_is_gone_for_good_is_named(broker: FakeBroker) -> None:
+    good, port = broker.handlers[ApiKey.METADATA], closed_port()
+
+    def metadata(request: Any, version: int) -> Any:
+        response = good(request, version)
+        if request.topics:
+            node = MetadataResponse.MetadataResponseBroker(node_id=2, host="127.0.0.1", port=port)
+            response.brokers = [*response.brokers, node]
+            for partition in response.topics[0].partitions:
+                partition.leader_id = 2
+        return response
+
+    broker.handlers[ApiKey.METADATA] = metadata
+    tp = TopicPartition("logs", 0)
+    with (
+        Admin(bootstrap_servers=broker.address, default_api_timeout_ms=1000) as admin,
+        pytest.raises(ConnectionFailed, match="node 2, which led what it was to be asked about, has left the cluster"),
+    ):
+        admin.list_offsets({tp: OffsetSpec.LATEST})[tp].result()
