@@ -63,7 +63,7 @@ class Side:
     def start(self) -> None:
         places = self.cluster.places.values()
         for place in places:
-            place.kafka.heap = "256m"
+            place.kafka.heap = "512m"  # a quarter of it, and as much again, is the cleaner's once it has two threads
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda place: place.kafka.format(), places))
             list(pool.map(lambda place: place.start(ours=self.ours), places))
