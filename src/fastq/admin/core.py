@@ -85,7 +85,7 @@ def per_item(
     while left:
         answers = yield from send(left)
         settled.update((key, answers.get(key, _unanswered(key))) for key in left)
-        left = [key for key in left if _passes(settled[key]) or (finds and isinstance(settled[key], ConnectionFailed))]
+        left = [key for key in left if _passes(settled[key], finds=finds)]
         if left:
             error = settled[left[0]]
             assert isinstance(error, FastqError)
@@ -99,8 +99,10 @@ def per_item(
     return Outcomes(outcomes)
 
 
-def _passes(answer: object) -> bool:
-    return isinstance(answer, KafkaError) and answer.code in RETRIED
+def _passes(answer: object, *, finds: bool) -> bool:
+    if isinstance(answer, KafkaError):
+        return answer.code in RETRIED
+    return finds and isinstance(answer, ConnectionFailed)
 
 
 def _one_call(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fastq._native.wire import DecodeError, Reader
-from fastq.admin.core import Answers, _error, _group_by_topic, describe_cluster, look_up_topics, per_item
+from fastq.admin.core import Answers, _error, _group_by_topic, _passes, describe_cluster, look_up_topics, per_item
 from fastq.admin.group_types import (
     CommittedOffset,
     GroupDescription,
@@ -29,7 +29,7 @@ from fastq.admin.types import OffsetSpec, Outcome, Outcomes, check_kind
 from fastq.arguments import int_of, mapping_of
 from fastq.errors import ErrorCode, FastqError, GroupIdNotFound, KafkaError, UnsupportedVersion
 from fastq.metadata import Node, OffsetAndMetadata, TopicPartition, partition_of
-from fastq.net.operations import Broker, Call, Coordinator, CoordinatorKind, Found, Operation, Retry, find_coordinators
+from fastq.net.operations import Call, Coordinator, CoordinatorKind, Found, Operation, Retry, find_coordinators
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey
@@ -81,20 +81,30 @@ def per_coordinator(
 def for_all_brokers(
     request: Message | VersionedRequest, versions: tuple[int, int] | None = None
 ) -> Operation[list[Any]]:
-    """The answers of all brokers to one request with a top-level error code; raises the first error that stays."""
-    cluster = yield from describe_cluster()
-
-    def send(ids: list[int]) -> Operation[Answers[int, Any]]:
-        responses = yield [Call(Broker(node_id), request, versions) for node_id in ids]
-        return {
-            node_id: response
-            if isinstance(response, FastqError) or not response.error_code
-            else _error(response.error_code, None, broker=f"node {node_id}")
-            for node_id, response in zip(ids, responses, strict=True)
-        }
-
-    outcomes = yield from per_item([node.node_id for node in cluster.nodes], send)
-    return list(outcomes.results().values())
+    """The answers of all brokers to one request with a top-level error code; raises the first error that stays. Where one has left the
+    cluster meanwhile, those that have answered may have its part by now: all are asked again."""
+    answers: dict[int, Any] = {}
+    errors: dict[int, FastqError] = {}
+    while True:
+        cluster = yield from describe_cluster()
+        there = [node.node_id for node in cluster.nodes]
+        if not answers.keys() | errors.keys() <= set(there):
+            answers.clear()
+        left = [node_id for node_id in there if node_id not in answers]
+        responses = yield [Call(Found(node_id, "one of those to be asked"), request, versions) for node_id in left]
+        errors.clear()
+        for node_id, response in zip(left, responses, strict=True):
+            if isinstance(response, FastqError):
+                errors[node_id] = response
+            elif response.error_code:
+                errors[node_id] = _error(response.error_code, None, broker=f"node {node_id}")
+            else:
+                answers[node_id] = response
+        if not errors:
+            return [answers[node_id] for node_id in there]
+        lasting = [error for error in errors.values() if not _passes(error, finds=True)]
+        if lasting or not (yield Retry(next(iter(errors.values())))):
+            raise next(iter(lasting or errors.values()))
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------------

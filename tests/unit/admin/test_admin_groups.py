@@ -249,6 +249,28 @@ def test_list_groups_waits_for_a_coordinator_that_loads(broker: FakeBroker, admi
     assert admin.list_groups() == {} and len(requests) == 2
 
 
+def test_groups_are_listed_of_those_that_stay(broker: FakeBroker, admin: Admin) -> None:
+    """A node is gone before it has answered, and one that has answered by then has its groups since."""
+    good = broker.handlers[ApiKey.METADATA]
+
+    def listing(*names: str) -> m.ListGroupsResponse:
+        listed = m.ListGroupsResponse.ListedGroup
+        return m.ListGroupsResponse(groups=[listed(group_id=name, protocol_type="consumer") for name in names])
+
+    asked = answer_once(broker, ApiKey.LIST_GROUPS, listing("own"), listing("own", "taken over"))
+
+    def metadata(request: Any, version: int) -> Any:
+        response = good(request, version)
+        if not asked:
+            node = m.MetadataResponse.MetadataResponseBroker(node_id=2, host="127.0.0.1", port=1)
+            response.brokers = [*response.brokers, node]
+        return response
+
+    broker.handlers[ApiKey.METADATA] = metadata
+    assert list(admin.list_groups()) == ["own", "taken over"]
+    assert len(asked) == 2
+
+
 def test_describe_groups_of_both_protocols(broker: FakeBroker, admin: Admin) -> None:
     described = m.ConsumerGroupDescribeResponse
     place = described.TopicPartitions(topic_name="a", partitions=[1, 0])

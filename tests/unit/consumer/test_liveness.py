@@ -245,3 +245,14 @@ def test_what_could_not_be_said_of_the_native_thread_is_said_later() -> None:
     liveness.follow(world.member)
     liveness.follow(world.member)
     assert world.member.heard == [None]
+
+
+def test_a_native_thread_that_gives_up_as_the_application_comes_back_is_heard() -> None:
+    """At the last moment: between two looks at it."""
+    world = World()
+    liveness: Any = world.liveness
+    thread = SimpleNamespace(overdue_s=0.0, disarm=lambda: None)
+    thread.alive = lambda: setattr(thread, "overdue_s", 1.0)
+    liveness._thread, liveness._armed = thread, ("m-1",)
+    assert isinstance(liveness.asked(world.member, None), MaxPollIntervalExceeded)
+    assert world.member.given_up

@@ -72,9 +72,9 @@ class Liveness:
         at_least = self._noticed or count != self._seen
         elapsed_s = now - self._asked_at if count == self._seen else self.config.max_poll_interval_ms / 1000
         self._asked_at, self._seen, self._noticed = now, count, False
-        gave_up = self._thread_gave_up() or self.progress.stopped
         if self._thread is not None:
-            self._thread.alive()
+            self._thread.alive()  # first: it may give up until it has heard of this, and no later
+        gave_up = self._thread_gave_up() or self.progress.stopped
         if not (member.too_slow or gave_up):
             return None
         if not member.too_slow:
