@@ -33,7 +33,7 @@ from fastq.errors import ConnectionFailed, ErrorCode, FastqError, KafkaError, Un
 from fastq.metadata import Node, TopicPartition, partition_of
 from fastq.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from fastq.net.diagnosis import leaderless
-from fastq.net.operations import ANY, CONTROLLER, Broker, Call, Found, Operation, Retry, Route
+from fastq.net.operations import ANY, CONTROLLER, Broker, Call, Found, Operation, OutOfTime, Retry, Route
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey, api_name
@@ -83,7 +83,12 @@ def per_item(
     settled: dict[K, V | FastqError] = {}
     left = list(dict.fromkeys(keys))
     while left:
-        answers = yield from send(left)
+        try:
+            answers = yield from send(left)
+        except OutOfTime:
+            if not settled.keys() >= set(left):
+                raise
+            break  # the others are settled, and of these the last error is known
         settled.update((key, answers.get(key, _unanswered(key))) for key in left)
         left = [key for key in left if _passes(settled[key], finds=finds)]
         if left:

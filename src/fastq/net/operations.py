@@ -9,7 +9,8 @@ An operation is a generator that yields effects and is sent their outcomes:
 Rules of this file:
 - Connection failures and time-outs of a call are retried here, on another broker where any will do; error codes inside of a
   response are the operation's to judge. A broker that was found to lead or to coordinate is tried once: its place may be another's.
-- An operation ends by its deadline, with the last error that explains why it took so long.
+- An operation ends by its deadline, with the last error that explains why it took so long; one that has settled some of what was asked
+  may answer with that instead (`OutOfTime`, thrown in).
 - A coordinator is looked up for each call anew (nothing is cached): that it has moved is the error code of the answer, which
   the operation judges, and `Retry` looks again.
 """
@@ -114,6 +115,10 @@ class Retry:
     """Wait before the next attempt, because of `error`; fresh metadata is asked for meanwhile."""
 
     error: FastqError
+
+
+class OutOfTime(Exception):
+    """Thrown into an operation at its deadline: it may return what it has by then, and is to ask for nothing more. No error of a call."""
 
 
 Effect: TypeAlias = "Call | list[Call] | Retry"
@@ -383,8 +388,19 @@ class OperationRun(Generic[T]):
         error = self.last_error or self.core.last_error
         if error is None:
             error = ConnectionTimeout(f"the operation did not finish within {self._timeout_s:.3g} s")
+        if self.done:
+            return
+        result: T | None = None
+        try:
+            self._operation.throw(OutOfTime())
+        except StopIteration as stop:
+            result, error = stop.value, None
+        except OutOfTime:
+            pass
+        except Exception as raised:
+            error = raised if isinstance(raised, FastqError) else error
         self._operation.close()
-        self._finish(None, error)
+        self._finish(result, error)
 
     def _finish(self, result: T | None, error: BaseException | None) -> None:
         if not self.done:

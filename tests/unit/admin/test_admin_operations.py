@@ -19,6 +19,7 @@ from fastq.errors import (
     ConnectionRefused,
     ConnectionTimeout,
     NotController,
+    NotLeaderOrFollower,
     UnknownServerError,
     UnsupportedVersion,
 )
@@ -279,3 +280,28 @@ def test_a_leader_that_is_gone_for_good_is_named(broker: FakeBroker) -> None:
         pytest.raises(ConnectionFailed, match="node 2, which led what it was to be asked about, has left the cluster"),
     ):
         admin.list_offsets({tp: OffsetSpec.LATEST})[tp].result()
+
+
+def test_what_is_settled_when_the_time_is_over_is_told(broker: FakeBroker) -> None:
+    """One partition's error would pass, and nobody can be asked about it again before the time is over."""
+    good, asked = broker.handlers[ApiKey.METADATA], threading.Event()
+
+    def metadata(request: Any, version: int) -> Any:
+        if not asked.is_set():
+            return good(request, version)
+        broker.drop_connections()
+        return None
+
+    def offsets(request: Any, version: int) -> Any:
+        asked.set()
+        response = answer_offsets(request, version)
+        response.topics[0].partitions[0].error_code = NotLeaderOrFollower.code
+        return response
+
+    broker.handlers[ApiKey.METADATA] = metadata
+    broker.handlers[ApiKey.LIST_OFFSETS] = offsets
+    first, second = TopicPartition("logs", 0), TopicPartition("logs", 1)
+    with Admin(bootstrap_servers=broker.address, default_api_timeout_ms=1500) as admin:
+        outcomes = admin.list_offsets({first: OffsetSpec.LATEST, second: OffsetSpec.LATEST})
+    assert outcomes[second].result().offset == 7
+    assert isinstance(outcomes[first].error, NotLeaderOrFollower)
