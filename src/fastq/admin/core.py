@@ -107,7 +107,7 @@ def per_item(
 def _passes(answer: object, *, finds: bool) -> bool:
     if isinstance(answer, KafkaError):
         return answer.code in RETRIED
-    return finds and isinstance(answer, ConnectionFailed)
+    return finds and isinstance(answer, ConnectionFailed) and answer.retriable
 
 
 def _one_call(

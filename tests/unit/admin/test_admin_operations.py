@@ -12,12 +12,14 @@ import pytest
 from net_fakes import FakeBroker
 
 from fastq.admin import Admin, AdminConfig, ConfigResource, OffsetSpec
+from fastq.admin.core import _passes
 from fastq.errors import (
     ClientClosed,
     ConfigError,
     ConnectionFailed,
     ConnectionRefused,
     ConnectionTimeout,
+    NotAKafkaBroker,
     NotController,
     NotLeaderOrFollower,
     UnknownServerError,
@@ -305,3 +307,8 @@ def test_what_is_settled_when_the_time_is_over_is_told(broker: FakeBroker) -> No
         outcomes = admin.list_offsets({first: OffsetSpec.LATEST, second: OffsetSpec.LATEST})
     assert outcomes[second].result().offset == 7
     assert isinstance(outcomes[first].error, NotLeaderOrFollower)
+
+
+@pytest.mark.parametrize(("error", "passes"), [(ConnectionRefused(), True), (NotAKafkaBroker(), False)])
+def test_who_speaks_another_protocol_is_not_looked_for_anew(error: ConnectionFailed, passes: bool) -> None:
+    assert _passes(error, finds=True) is passes and not _passes(error, finds=False)
