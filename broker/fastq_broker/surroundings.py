@@ -1,4 +1,4 @@
-"""What a node takes from the machine it runs on: time, randomness, disk, network and threads.
+"""What a node takes from the machine it runs on: time, randomness, disk, network, threads and their turns.
 
 Rules: a node's code asks here and nowhere else, so that a simulation can hand in all of it and be the same each time
 (tests/simulation). Whatever is handed in counts for everything that the node does.
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fastq._native.scheduling import set_slice_us
 from fastq.protocol.uuid import random_uuid
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Surroundings:
     flusher: Flusher | None = None
     """What syncs `files`; None: threads of its own."""
     threads: Callable[[int, str], Executor] = start_threads
+    turns_us: Callable[[int], object] = set_slice_us
+    """How long the thread that says so would run at a time; 0: as the system has it."""
     bind: Binds = bind_here
 
     def monotonic_ms(self) -> int:

@@ -371,6 +371,7 @@ class Node:
             files=self.disk,
             flusher=SlowFlusher(self.disk, host, self.sync_s),
             threads=partial(threads_of, host),
+            turns_us=lambda turns_us: None,
             bind=lambda loop, name, port: self.network.bind(host, name, port),
         )
         config = BrokerConfig.from_mapping(self._settings)

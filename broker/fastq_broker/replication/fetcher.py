@@ -182,6 +182,11 @@ class ReplicaFetcher:
         """Whether a request is on its way."""
         return self._in_flight
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is much to catch up with: the last answer was not all that the leader had."""
+        return self._behind
+
     def add(
         self, partition: ReplicaPartition, leader_epoch: int, log: FollowerLog, now: float, *, in_sync: bool = False
     ) -> None:
@@ -240,6 +245,7 @@ class ReplicaFetcher:
             if self.partitions.pop(key, None) is not None:
                 self._forget(key)
                 self._changed[key] = None
+        self._behind = self._behind and bool(self.partitions)
 
     def _forget(self, key: Key) -> None:
         self._waiting.pop(key, None)
@@ -361,6 +367,7 @@ class ReplicaFetcher:
         """A request got no answer."""
         if self._is_asked(number):
             self._session.restart()
+            self._behind = False  # nothing comes
             self._retry_at = now + self.config.backoff_s
 
     def fetched(self, number: int, response: FetchedResponse, now: float) -> None:

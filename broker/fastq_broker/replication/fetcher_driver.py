@@ -5,6 +5,8 @@ Rules
 - A partition belongs to one fetcher of its leader, by the hash of its name, as long as the leader stays; `num.replica.fetchers` is how
   many a leader has.
 - A fetcher has a connection of its own, on which one request waits at a time. Fetchers that follow nothing ask nothing, and stay.
+- While one of the fetchers is far behind, the loop's thread asks for long turns (`Surroundings.turns_us`): what it writes then is nobody's
+  hurry, and nodes, or clients, that share its cores and have little to do come first.
 - Versions are those of metadata.version: a leader that does not offer them cannot be followed.
 Sources: ReplicaFetcherManager, AbstractFetcherManager, BrokerBlockingSender.
 """
@@ -44,6 +46,9 @@ from fastq_broker.turns import Turns
 
 logger = logging.getLogger(__name__)
 
+CATCH_UP_TURNS_US = 20_000
+"""Much more than what a fetch takes, so that whoever wakes up beside a node that catches up comes first; by itself a turn has 3 ms or so."""
+
 
 class Assignment(NamedTuple):
     """Whom to follow: the leader of a partition, at the listener for other brokers, in its epoch. `in_sync`: what the metadata says of this
@@ -75,6 +80,7 @@ class _Runner:
         self.turns = Turns(network.loop, self.now, self._work, self.machine.next_wakeup)
         self._failing = False  # the last request had no answer, which the log says once
         self._hurried = False
+        self.was_behind = False  # as the fetchers have counted it
 
     def now(self) -> float:
         """Seconds, on the clock that the machine is given."""
@@ -140,6 +146,7 @@ class _Runner:
             logger.log(logging.DEBUG if self._failing else logging.WARNING, "following %s: %s", self.leader, error)
             self._failing = True
             self.machine.failed(number, self.now())
+        self._fetchers.look(self)
         self.turns.turn()
 
 
@@ -147,7 +154,7 @@ class ReplicaFetchers:
     """All fetchers of a node. `client` is how to reach other brokers: security, and `request_timeout_ms` for replica.socket.timeout.ms;
     `count` is num.replica.fetchers; `now_ms` is wall-clock time. Event-loop thread only.
 
-    Invariant: a key of `_runner_of` is followed by that runner alone.
+    Invariants: a key of `_runner_of` is followed by that runner alone; `_behind` runners have `was_behind`.
     """
 
     def __init__(
@@ -168,6 +175,8 @@ class ReplicaFetchers:
         self.node = node
         self.now_ms = now_ms
         self.quota = quota
+        self._turns_us = here.turns_us
+        self._behind = 0
         self._networks = [AsyncDriver(here.client(client), loop) for _ in range(count)]
         self._runners: dict[tuple[int, int], _Runner] = {}
         self._runner_of: dict[Key, _Runner] = {}
@@ -190,8 +199,7 @@ class ReplicaFetchers:
             runner = self._runner(leader, self._number(partition))
             before = self._runner_of.get(partition.key)
             if before is not None and before is not runner:
-                before.machine.remove((partition.key,))
-                before.turns.soon()
+                self._drop(before, partition.key)
             self._runner_of[partition.key] = runner
             runner.machine.add(partition, leader_epoch, log, runner.now(), in_sync=in_sync)
             runner.hurry()
@@ -201,16 +209,33 @@ class ReplicaFetchers:
         for key in keys:
             runner = self._runner_of.pop(key, None)
             if runner is not None:
-                runner.machine.remove((key,))
-                runner.turns.soon()
+                self._drop(runner, key)
+
+    def look(self, runner: _Runner) -> None:
+        """Whether this one is far behind may have changed."""
+        is_behind = runner.machine.is_behind
+        if is_behind is runner.was_behind:
+            return
+        runner.was_behind = is_behind
+        before, self._behind = self._behind, self._behind + (1 if is_behind else -1)
+        if not before or not self._behind:
+            self._turns_us(CATCH_UP_TURNS_US if self._behind else 0)
 
     def close(self) -> None:
         """Follow nothing any more; requests on their way are given up. Idempotent."""
         for runner in self._runners.values():
             runner.turns.close()
+        if self._behind:
+            self._behind = 0
+            self._turns_us(0)
         for network in self._networks:
             network.close()
         self._runner_of.clear()
+
+    def _drop(self, runner: _Runner, key: Key) -> None:
+        runner.machine.remove((key,))
+        runner.turns.soon()
+        self.look(runner)
 
     def _number(self, partition: ReplicaPartition) -> int:
         return zlib.crc32(str(partition).encode()) % len(self._networks)

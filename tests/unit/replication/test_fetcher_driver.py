@@ -14,6 +14,7 @@ from fastq_broker.replication.fetcher import FetcherConfig, ReplicaPartition
 from fastq_broker.replication.fetcher_driver import Assignment, NodeState, ReplicaFetchers
 from fastq_broker.replication.fetcher_session import FollowerSession
 from fastq_broker.replication.follower_log import FollowerLog
+from fastq_broker.surroundings import Surroundings
 from fetcher_world import BROKER_EPOCH, LATEST_LEVEL, Leader, MemoryLog
 
 from fastq._native.wire import Reader, Writer
@@ -92,6 +93,7 @@ class Node2:
 
     def __init__(self, count: int = 1, **settings: Any) -> None:
         self.logs: dict[ReplicaPartition, MemoryLog] = {}
+        self.turns_us: list[int] = []
         self.fetchers = ReplicaFetchers(
             FetcherConfig(replica_id=2, backoff_s=0.02, **settings),
             ClientConfig(reconnect_backoff_ms=5, reconnect_backoff_max_ms=10),
@@ -99,6 +101,7 @@ class Node2:
             NodeState(lambda: BROKER_EPOCH, lambda: LATEST_LEVEL),
             now_ms=lambda: int(time.time() * 1000),
             count=count,
+            surroundings=Surroundings(turns_us=self.turns_us.append),
         )
 
     def follow(self, leader: Node, epoch: int, *partitions: ReplicaPartition, fsync: bool = False) -> None:
@@ -156,6 +159,55 @@ def test_partitions_follow_their_leaders_over_two_fetchers_each() -> None:
         follower.fetchers.close()
         follower.fetchers.close()
         await brokers[1].stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_catches_up_asks_for_long_turns_until_all_it_follows_is_here() -> None:
+    async def scenario() -> None:
+        brokers = [Broker(1), Broker(3)]
+        nodes = [await broker.start() for broker in brokers]
+        follower = Node2(partition_bytes_max=1)  # a batch a fetch
+        leads = [log_of(*[0] * 4), log_of(*[0] * 12)]
+        for number, (broker, node) in enumerate(zip(brokers, nodes, strict=True)):
+            broker.leader.lead(partition(number), leads[number], 0)
+            follower.follow(node, 0, partition(number))
+        await until(lambda: all(follower.logs[partition(n)].data == leads[n].data for n in range(2)))
+        await until(lambda: len(follower.turns_us) == 2)
+        assert follower.turns_us == [fetcher_driver.CATCH_UP_TURNS_US, 0]
+        follower.fetchers.close()
+        assert follower.turns_us[2:] == []
+        for broker in brokers:
+            await broker.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("end", ["unfollowed", "moved", "closed", "gone"])
+def test_a_node_that_catches_up_no_more_asks_for_no_long_turns(end: str) -> None:
+    async def scenario() -> None:
+        brokers = [Broker(1), Broker(3)]
+        nodes = [await broker.start() for broker in brokers]
+        follower, name = Node2(partition_bytes_max=1), partition(0)
+        for broker in brokers:
+            broker.leader.lead(name, log_of(*[0] * 3000), 0)
+        follower.follow(nodes[0], 0, name)
+        await until(lambda: follower.turns_us == [fetcher_driver.CATCH_UP_TURNS_US])
+        brokers[1].wait_s = 3600.0
+        if end == "unfollowed":
+            follower.fetchers.unfollow([name.key])
+        elif end == "moved":
+            follower.follow(nodes[1], 1, name)
+        elif end == "closed":
+            follower.fetchers.close()
+            follower.fetchers.close()
+        else:
+            await brokers[0].stop()
+            await until(lambda: len(follower.turns_us) > 1)
+        assert follower.turns_us == [fetcher_driver.CATCH_UP_TURNS_US, 0]
+        follower.fetchers.close()
+        for broker in brokers:
+            await broker.stop()
 
     asyncio.run(scenario())
 

@@ -1,0 +1,3 @@
+SLICE_US_MAX: int
+
+def set_slice_us(slice_us: int) -> bool: ...
