@@ -34,7 +34,8 @@ class Channel(Protocol):
 class AlterPartitionDriver:
     """One node's changes on their way. `broker_epoch()` is that of its registration. Loop thread only.
 
-    Invariant: while it is open and something is to be asked, a request is in flight or a turn is due.
+    Invariant: while it is open and something is to be asked, a request is in flight or a turn is due; what there was no memory to do for
+    that is done at the next `Replication.check`.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class AlterPartitionDriver:
             self._turn.cancel()
 
     def _ask(self) -> None:
+        if self._asked is None and self._replication.alter.is_asked:  # so it is not: there was no memory to say so
+            self._replication.alter.failed(self._replication.monotonic_ms())
         due_ms = self._replication.alter.due_ms
         if self._turn is None and due_ms is not None and not self._closed:
             wait_ms = due_ms - self._replication.monotonic_ms()

@@ -69,6 +69,15 @@ class AlterPartitions:
         """What was to be asked is out of date: the partition has changed, or is not led here any more."""
         self._waiting.pop(key, None)
 
+    def has(self, key: PartitionKey) -> bool:
+        """Whether a change of this partition waits, or is on its way."""
+        return key in self._waiting or key in self._in_flight
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a request is in flight."""
+        return bool(self._in_flight)
+
     def take(self, now_ms: int) -> Mapping[PartitionKey, IsrChange] | None:
         """What to ask now, in one request; `answered` or `failed` has to follow. None while there is nothing to ask, one is in flight, or
         it is too early (see `due_ms`)."""

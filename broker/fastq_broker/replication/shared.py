@@ -89,6 +89,7 @@ class Replication:
         """Let who has fallen behind go. To be called every half of `lag_max_ms`."""
         for partition in list(self.partitions.values()):
             failures.attempt(f"checking who is in sync in {partition.name}", partition.check)
+        self.ask()
 
     def answered(self, key: PartitionKey, change: IsrChange, answer: IsrAnswer) -> None:
         """The controller has answered one change (see AlterPartitions.answered)."""
@@ -185,6 +186,10 @@ class SharedPartition:
         return self.machine.is_followed(self._replication.monotonic_ms(), within_ms)
 
     def check(self) -> None:
+        pending = self.machine.isr.pending
+        if pending is not None and not self._replication.alter.has(self._key):
+            # There was no memory to ask, or the metadata that its answer spoke of has not come: all it takes is to ask once more.
+            self._replication.alter.submit(self._key, pending)
         self._do([*self.machine.check(self._replication.monotonic_ms()), StartMoved()])  # who was fenced counts no more
 
     def answered(self, change: IsrChange, answer: IsrAnswer) -> None:

@@ -179,6 +179,35 @@ def test_what_cannot_be_asked_for_a_moment_is_asked_again() -> None:
     assert heard == [0] and replication.alter.due_ms is None
 
 
+@pytest.mark.parametrize("then", ["failed", "call_later"])
+def test_what_cannot_even_be_noted_as_not_asked_is_asked_at_the_next_look(
+    then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second shortage in a row left it on its way for good."""
+    loop, channel = Loop(), Channel()
+    no_follow: Any = None
+    replication = Replication(1, {}.get, lambda: int(loop.now * 1000), lag_max_ms=1, follow=no_follow)
+    any_loop: Any = loop
+    AlterPartitionDriver(replication, channel, any_loop, lambda: 100)
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError("none left")
+
+    replication.alter.submit((TOPIC, 0), CHANGE)
+    replication.ask()
+    with monkeypatch.context() as patch:
+        patch.setattr(channel, "ask", no_memory)
+        patch.setattr(*((replication.alter, then) if then == "failed" else (loop, then)), no_memory)
+        with pytest.raises(MemoryError):
+            loop.pass_time()
+    loop.pass_time(1)
+    assert channel.asked == []
+    for _ in range(2):  # once more is not twice
+        replication.check()
+        loop.pass_time(RETRY_MS / 1000 + 0.002)
+    assert len(channel.asked) == 1
+
+
 def test_an_answer_that_cannot_be_read_for_a_moment_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partitions waited for theirs for good, and proposed no other set in sync."""
     loop, channel = Loop(), Channel()

@@ -271,6 +271,30 @@ def test_who_falls_behind_goes_and_who_catches_up_joins(tmp_path: Path) -> None:
     assert follower.values() == [b"a"]
 
 
+def test_a_set_that_there_was_no_memory_to_ask_for_is_asked_for_at_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as asked for until the next leader epoch: who had fallen behind stayed in sync, and no acks=all was answered."""
+    bench = Bench(tmp_path)
+    leader = bench.nodes[1]
+    bench.settle()
+    answer = leader.produce(b"a", timeout_ms=10 * LAG_MS)
+    bench.loop.pass_time(LAG_MS / 1000 + 1)
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(leader.replication.alter, "submit", no_memory)
+        leader.replication.check()
+    leader.grant()
+    assert bench.placed.isr == (1, 2)
+    leader.replication.check()
+    leader.replication.check()
+    leader.grant()
+    assert (bench.placed.isr, answer.code) == ((1,), 0)
+
+
 def test_what_the_controller_refuses_of_an_isr_is_counted(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     leader = bench.nodes[1]
