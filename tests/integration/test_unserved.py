@@ -270,7 +270,7 @@ def test_groups_without_a_coordinator(cluster: Cluster, log: Log, protocol: str)
                 until(lambda: found("old") and found("new"), lambda: (old.poll(timeout=0.1), new.poll(timeout=0.1)))
             thread.join()
             assert found("async")
-            code, _, lines = command(cluster, "consume", topic, "--group", f"{protocol}-command", "--timeout", "2")
+            code, _, lines = command(cluster, "consume", topic, "--group", f"{protocol}-command", "--timeout", "5")
             assert code == 3 and "COORDINATOR_NOT_AVAILABLE" in lines[-1], lines
         until(
             lambda: log.has(f"INFO the coordinator of group {protocol}-old can be found again, after "),
