@@ -21,7 +21,16 @@ from fastq.admin.cluster_types import (
     RaftVoterEndpoint,
     TopicPartitionReplica,
 )
-from fastq.admin.core import RETRIED, Answers, _api_versions_response, _error, _group_by_topic, _unanswered, per_item
+from fastq.admin.core import (
+    RETRIED,
+    Answers,
+    _api_versions_response,
+    _error,
+    _group_by_topic,
+    _unanswered,
+    asked_for,
+    per_item,
+)
 from fastq.admin.types import Outcome, Outcomes
 from fastq.arguments import mapping_of
 from fastq.errors import FastqError, KafkaError
@@ -337,10 +346,8 @@ def alter_replica_log_dirs(
         responses = yield calls
         answers: dict[TopicPartitionReplica, FastqError | None] = {}
         for (node_id, replicas), response in zip(by_broker.items(), responses, strict=True):
-            if isinstance(response, FastqError):
-                answers.update(dict.fromkeys(replicas, response))
-            else:
-                answers.update(_moved_logs(response, node_id, wanted))
+            moved = response if isinstance(response, FastqError) else _moved_logs(response, node_id, wanted)
+            answers.update(asked_for(replicas, moved))
         return answers
 
     return per_item(list(wanted), send)

@@ -29,7 +29,15 @@ from fastq.admin.types import (
     TopicListing,
 )
 from fastq.arguments import int_of, items_of, mapping_of
-from fastq.errors import ConnectionFailed, ErrorCode, FastqError, KafkaError, UnknownServerError, error_for_code
+from fastq.errors import (
+    ConnectionFailed,
+    ConnectionTimeout,
+    ErrorCode,
+    FastqError,
+    KafkaError,
+    UnknownServerError,
+    error_for_code,
+)
 from fastq.metadata import Node, TopicPartition, partition_of
 from fastq.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from fastq.net.diagnosis import leaderless
@@ -52,6 +60,7 @@ RETRIED = frozenset(
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -79,29 +88,58 @@ def per_item(
     finds: bool = False,
 ) -> Operation[Outcomes[K, V]]:
     """Ask for `keys`, and again for those whose error passes, until all are settled or the time is over. `finds`: `send` looks each time
-    for who is to be asked, so another may have taken the place of one that cannot be reached; what it asks may be done twice."""
-    settled: dict[K, V | FastqError] = {}
+    for who is to be asked, so another may have taken the place of one that cannot be reached; what it asks may be done twice. What fails
+    `send` as a whole fails this, but where some are settled: those are told, and of the others what it was."""
     left = list(dict.fromkeys(keys))
+    settled: dict[K, V | FastqError] = dict.fromkeys(left, UnknownServerError("it was not asked about"))
+    before: dict[K, V | FastqError] = {}
     while left:
         try:
             answers = yield from send(left)
         except OutOfTime:
-            if not settled.keys() >= set(left):
+            if not before:
                 raise
             break  # the others are settled, and of these the last error is known
+        except FastqError as error:
+            if len(left) == len(settled):
+                raise
+            settled.update(dict.fromkeys(left, error))
+            break
         settled.update((key, answers.get(key, _unanswered(key))) for key in left)
         left = [key for key in left if _passes(settled[key], finds=finds)]
         if left:
-            error = settled[left[0]]
-            assert isinstance(error, FastqError)
-            again = yield Retry(error)
+            first = settled[left[0]]
+            assert isinstance(first, FastqError)
+            again = yield Retry(first)
             if not again:
+                # What was sent in the last moment had no time to be answered: what came before says more.
+                late = [key for key in left if isinstance(settled[key], ConnectionTimeout)]
+                settled.update((key, before[key]) for key in late if key in before)
                 break
-    outcomes: dict[K, Outcome[V]] = {}
-    for key in keys:
-        found = settled[key]
-        outcomes[key] = Outcome(error=found) if isinstance(found, FastqError) else Outcome(found)
-    return Outcomes(outcomes)
+            before = {key: settled[key] for key in left}
+    return Outcomes(
+        {key: Outcome(error=of) if isinstance(of, FastqError) else Outcome(of) for key, of in settled.items()}
+    )
+
+
+def or_error_of_each(keys: Iterable[K], operation: Operation[Outcomes[K, V]]) -> Operation[Outcomes[K, V]]:
+    """The outcomes of an operation about `keys`, of which an error of all of them is each one's: for who has others to tell of."""
+    failed: FastqError
+    try:
+        return (yield from operation)
+    except OutOfTime as late:
+        failed = late.error
+    except FastqError as error:
+        failed = error
+    return Outcomes({key: Outcome(error=failed) for key in keys})
+
+
+def asked_for(keys: Iterable[K], answer: Answers[K, V] | FastqError) -> Answers[K, V]:
+    """What one broker has told of the items that it was asked about; an error is that of all of them. Of others it says nothing: another
+    broker was asked."""
+    if isinstance(answer, FastqError):
+        return dict.fromkeys(keys, answer)
+    return {key: answer[key] for key in keys if key in answer}
 
 
 def _passes(answer: object, *, finds: bool) -> bool:
@@ -135,10 +173,7 @@ def _by_route(
         responses = yield [Call(route, request(group), versions) for route, group in groups.items()]
         answers: dict[K, V | FastqError] = {}
         for group, response in zip(groups.values(), responses, strict=True):
-            if isinstance(response, FastqError):
-                answers.update(dict.fromkeys(group, response))
-            else:
-                answers.update(read(response))
+            answers.update(asked_for(group, response if isinstance(response, FastqError) else read(response)))
         return answers
 
     return send
@@ -252,6 +287,11 @@ def _metadata_request(names: list[str] | None) -> VersionedRequest:
 
 def look_up_topics(names: Sequence[str]) -> Operation[Outcomes[str, TopicDescription]]:
     """Topics with their partitions by one Metadata request; an unknown one is an error of that item, and is not created."""
+    return per_item(names, look_at_topics)
+
+
+def look_at_topics(names: list[str]) -> Operation[Answers[str, TopicDescription]]:
+    """The same for who asks again what passes: a topic whose error does so holds up no other."""
 
     def read(response: m.MetadataResponse) -> Answers[str, TopicDescription]:
         nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
@@ -263,7 +303,7 @@ def look_up_topics(names: Sequence[str]) -> Operation[Outcomes[str, TopicDescrip
             if topic.name is not None
         }
 
-    return per_item(names, _one_call(ANY, lambda left: _metadata_request(list(left)), read))
+    return _one_call(ANY, lambda left: _metadata_request(list(left)), read)(names)
 
 
 def _described(topic: m.MetadataResponse.MetadataResponseTopic, nodes: Mapping[int, Node]) -> TopicDescription:
@@ -332,7 +372,7 @@ def _per_leader(
     """One request to each leader, after a look at the topics so that an unknown one fails at once."""
 
     def send(left: list[TopicPartition]) -> Operation[Answers[TopicPartition, V]]:
-        described = yield from look_up_topics(list(_group_by_topic(left)))
+        described = yield from look_at_topics(list(_group_by_topic(left)))
         answers: dict[TopicPartition, V | FastqError] = {}
         askable: dict[TopicPartition, Route] = {}
         for tp in left:
@@ -348,19 +388,23 @@ def _per_leader(
     return send
 
 
-def _leader_of(tp: TopicPartition, described: Outcomes[str, TopicDescription]) -> Node | FastqError:
-    outcome = described[tp.topic]
-    if outcome.error is not None:
-        return outcome.error
-    partitions = outcome.result().partitions
-    if not 0 <= tp.partition < len(partitions):
+def _leader_of(tp: TopicPartition, described: Answers[str, TopicDescription]) -> Node | FastqError:
+    topic = described.get(tp.topic, _unanswered(tp.topic))
+    if isinstance(topic, FastqError):
+        return topic
+    partitions = topic.partitions
+    found = partitions[tp.partition] if 0 <= tp.partition < len(partitions) else None
+    if found is None or found.index != tp.partition:  # an answer may leave one out
+        found = next((part for part in partitions if part.index == tp.partition), None)
+    if found is None and partitions and 0 <= tp.partition < partitions[-1].index:
+        return _unanswered(tp)
+    if found is None:
         return _error(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             f"the topic has {counted(len(partitions), 'partition')}",
             topic=tp.topic,
             partition=tp.partition,
         )
-    found = partitions[tp.partition]
     return found.leader or leaderless(*tp, found.replicas, found.offline_replicas)
 
 

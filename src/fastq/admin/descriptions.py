@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from fastq.admin.core import Answers, _error, describe_cluster, look_up_topics, per_item
 from fastq.admin.types import ClusterDescription, Outcomes, PartitionDescription, TopicDescription
-from fastq.errors import FastqError, UnsupportedVersion
+from fastq.errors import FastqError, UnknownServerError, UnsupportedVersion
 from fastq.metadata import Node
 from fastq.net.operations import ANY, Call, Operation
 from fastq.protocol import messages as m
@@ -52,6 +52,9 @@ def describe_pages(names: list[str], nodes: Mapping[int, Node]) -> Operation[Ans
         following = response.next_cursor
         if following is None:
             return answers
+        place = (following.topic_name, following.partition_index)
+        if cursor is not None and place <= (cursor.topic_name, cursor.partition_index):
+            raise UnknownServerError(f"the pages of a description do not get on: after {place} they go back to it")
         wanted = [name for name in wanted if name >= following.topic_name]
         cursor = m.DescribeTopicPartitionsRequest.Cursor(
             topic_name=following.topic_name, partition_index=following.partition_index

@@ -13,7 +13,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fastq._native.wire import DecodeError, Reader
-from fastq.admin.core import Answers, _error, _group_by_topic, _passes, describe_cluster, look_up_topics, per_item
+from fastq.admin.core import (
+    Answers,
+    _error,
+    _group_by_topic,
+    _passes,
+    asked_for,
+    describe_cluster,
+    look_up_topics,
+    or_error_of_each,
+    per_item,
+)
 from fastq.admin.group_types import (
     CommittedOffset,
     GroupDescription,
@@ -69,10 +79,7 @@ def per_coordinator(
         role = f"which coordinated the {kind}s that it was to be asked about"
         responses = yield [Call(Found(node.node_id, role), request(theirs)) for node, theirs in by_node.items()]
         for (node, theirs), response in zip(by_node.items(), responses, strict=True):
-            if isinstance(response, FastqError):
-                answers.update(dict.fromkeys(theirs, response))
-            else:
-                answers.update(read(response, node))
+            answers.update(asked_for(theirs, response if isinstance(response, FastqError) else read(response, node)))
         return answers
 
     return send
@@ -141,9 +148,8 @@ def describe_groups(group_ids: Sequence[str]) -> Operation[Outcomes[str, GroupDe
     classic = [id_ for id_, error in first.errors.items() if isinstance(error, (GroupIdNotFound, UnsupportedVersion))]
     if not classic:
         return first
-    second = yield from per_item(
-        classic, per_coordinator("group", _classic_describe_request, _read_classic_groups), finds=True
-    )
+    operation = per_item(classic, per_coordinator("group", _classic_describe_request, _read_classic_groups), finds=True)
+    second = yield from (operation if len(classic) == len(first) else or_error_of_each(classic, operation))
     return Outcomes({id_: second.get(id_) or first[id_] for id_ in group_ids})
 
 
@@ -332,7 +338,7 @@ def list_group_offsets(
         return outcomes
     answers = yield from fetch(None)
     unstable = [tp for tp, answer in answers.items() if isinstance(answer, KafkaError) and answer.retriable]
-    again = yield from per_item(unstable, fetch)
+    again = yield from or_error_of_each(unstable, per_item(unstable, fetch))
     listed: dict[TopicPartition, Outcome[CommittedOffset | None]] = {}
     for tp, answer in sorted(answers.items()):
         if tp in again:

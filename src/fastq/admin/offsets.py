@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fastq.admin.core import LEADS, Answers, _error, _group_by_topic, _leader_of, look_up_topics, per_item
+from fastq.admin.core import LEADS, Answers, _error, _group_by_topic, _leader_of, asked_for, look_at_topics, per_item
 from fastq.admin.types import OffsetResult, OffsetSpec, Outcomes, TopicDescription
 from fastq.arguments import int_of, mapping_of
 from fastq.errors import FastqError
@@ -53,9 +53,11 @@ def list_several(
 
     def send(left: list[_Asked]) -> Operation[Answers[_Asked, OffsetResult]]:
         nonlocal known
-        described = known
-        if described is None:
-            described = yield from look_up_topics(list(_group_by_topic([asked.partition for asked in left])))
+        described: Answers[str, TopicDescription]
+        if known is None:
+            described = yield from look_at_topics(list(_group_by_topic([asked.partition for asked in left])))
+        else:
+            described = {name: outcome.error or outcome.result() for name, outcome in known.items()}
         known = None
         answers: dict[_Asked, OffsetResult | FastqError] = {}
         groups: dict[tuple[int, int], list[TopicPartition]] = {}
@@ -74,7 +76,7 @@ def list_several(
             for (place, node), group in groups.items()
         ]
         for ((place, _), group), response in zip(groups.items(), responses, strict=True):
-            told = dict.fromkeys(group, response) if isinstance(response, FastqError) else _read(response)
+            told = asked_for(group, response if isinstance(response, FastqError) else _read(response))
             answers.update({_Asked(place, tp): answer for tp, answer in told.items()})
         return answers
 

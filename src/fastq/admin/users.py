@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from fastq.admin.cluster import until_settled
-from fastq.admin.core import Answers, _error, per_item
+from fastq.admin.core import Answers, _error, or_error_of_each, per_item
 from fastq.admin.types import Outcome, Outcomes
 from fastq.admin.user_types import (
     ClientQuotaEntity,
@@ -96,9 +96,11 @@ def alter_user_scram_credentials(alterations: Sequence[ScramChange]) -> Operatio
         item = _upsertion(change) if isinstance(change, UserScramCredentialUpsertion) else _deletion(change)
         by_mechanism.setdefault(change.mechanism, []).append((change.user, item))
     outcomes: dict[str, Outcome[None]] = {change.user: Outcome() for change in alterations}
-    for changes in by_mechanism.values():
-        users = dict.fromkeys(user for user, _ in changes if outcomes[user].error is None)
-        outcomes.update((yield from per_item(list(users), partial(_alter, changes))))
+    for number, changes in enumerate(by_mechanism.values()):
+        users = list(dict.fromkeys(user for user, _ in changes if outcomes[user].error is None))
+        operation = per_item(users, partial(_alter, changes))
+        # What came before is done by now, whatever becomes of the rest.
+        outcomes.update((yield from (or_error_of_each(users, operation) if number else operation)))
     return Outcomes(outcomes)
 
 

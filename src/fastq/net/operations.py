@@ -9,14 +9,17 @@ An operation is a generator that yields effects and is sent their outcomes:
 Rules of this file:
 - Connection failures and time-outs of a call are retried here, on another broker where any will do; error codes inside of a
   response are the operation's to judge. A broker that was found to lead or to coordinate is tried once: its place may be another's.
-- An operation ends by its deadline, with the last error that explains why it took so long; one that has settled some of what was asked
-  may answer with that instead (`OutOfTime`, thrown in).
+- An operation ends by its deadline. Of calls in parallel each has its answer or its own last error then; a call that is alone, and each
+  that is made later, raises `OutOfTime`, which has the error that explains why it took so long. An operation that has settled some of
+  what was asked answers with that instead.
+- Nothing of an operation goes on behind its end: look-ups and pauses end with it.
 - A coordinator is looked up for each call anew (nothing is cached): that it has moved is the error code of the answer, which
   the operation judges, and `Retry` looks again.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
@@ -24,6 +27,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from fastq.errors import (
     BrokerNotAvailable,
     ClientClosed,
+    ConnectionClosed,
     ConnectionFailed,
     ConnectionTimeout,
     ErrorCode,
@@ -44,6 +48,7 @@ from fastq.protocol.api import ApiKey
 from fastq.protocol.message import Message
 
 T = TypeVar("T")
+logger = logging.getLogger("fastq.net")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,15 @@ class Retry:
 
 
 class OutOfTime(Exception):
-    """Thrown into an operation at its deadline: it may return what it has by then, and is to ask for nothing more. No error of a call."""
+    """What a call raises from the operation's deadline on: it may return what it has by then. `error`: what it ends with otherwise."""
+
+    def __init__(self, error: FastqError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+REFUSALS_MAX = 50
+"""An operation that so many tries were refused of, one after the other, does not end by itself."""
 
 
 Effect: TypeAlias = "Call | list[Call] | Retry"
@@ -138,7 +151,10 @@ def find_coordinators(kind: CoordinatorKind, ids: list[str]) -> Operation[dict[s
     if not first.coordinators and ids:
         answers = yield [Call(ANY, *_find_coordinator(kind, [id_])) for id_ in ids[1:]]
         for id_, answer in zip(ids[1:], answers, strict=True):
-            found[id_] = answer if isinstance(answer, FastqError) else _coordinator(kind, id_, answer)
+            if isinstance(answer, FastqError):
+                found[id_] = answer
+            else:  # of a newer broker than the first one perhaps
+                found.update({i: _coordinator(kind, i, of) for i, of in coordinator_answers(answer, [id_]).items()})
     missing = UnknownServerError("the broker's answer leaves out a coordinator")
     return {id_: found.get(id_, missing) for id_ in ids}
 
@@ -172,7 +188,19 @@ def find_coordinator(kind: CoordinatorKind, id_: str) -> Operation[Node]:
 class _CallRun:
     """One call until it has a response or an error that trying again does not mend."""
 
-    __slots__ = ("_asked", "_call", "_core", "_done", "_failures", "_on_done", "_operation", "_retries_max")
+    __slots__ = (
+        "_asked",
+        "_call",
+        "_core",
+        "_done",
+        "_error",
+        "_failures",
+        "_look_up",
+        "_on_done",
+        "_operation",
+        "_retries_max",
+        "_was_connected",
+    )
 
     def __init__(
         self,
@@ -184,12 +212,22 @@ class _CallRun:
         self._retries_max = 0 if isinstance(call.route, Found) else operation.core.config.retries
         self._failures = 0
         self._asked = operation.core.metadata_updater.requests
-        self._done = False
+        self._error: FastqError | None = None
+        self._look_up: OperationRun[Node] | None = None
+        self._was_connected = self._done = False
 
     def attempt(self, now: float) -> None:
         """Send the request to the broker of the moment, or wait until there is one."""
         if self._done or self._operation.done:
             return
+        try:
+            self._attempt(now)
+        except FastqError as error:
+            self._finish(None, error)
+        except Exception as error:  # no memory: who waits for it would wait until the deadline
+            self._operation.fail(error)
+
+    def _attempt(self, now: float) -> None:
         core = self._core
         hopeless = core.hopeless()
         if hopeless is not None:
@@ -205,6 +243,7 @@ class _CallRun:
             else:
                 self._wait_for_metadata(now)
             return
+        self._was_connected = bool(core.broker_versions(node_id))
         # A request that is out of time takes its connection along: a broker answers in order, so whatever is sent
         # after it would wait as well (as KafkaAdminClient does).
         timeout_s = min(core.config.request_timeout_ms / 1000, max(0.0, self._operation.deadline - now))
@@ -214,15 +253,33 @@ class _CallRun:
         """Look the coordinator up and send there; after a failed connection it is looked up again."""
 
         def found(node: Node | None, error: BaseException | None) -> None:
+            self._look_up = None
             if node is None:
                 self._finish(None, error if isinstance(error, FastqError) else UnknownServerError(cause=error))
             else:
                 at_node = replace(self._call, route=Found(node.node_id, f"the coordinator of {route.kind} {route.id}"))
                 _CallRun(self._operation, at_node, self._received).attempt(self._core.clock())
 
-        OperationRun(
+        self._look_up = OperationRun(
             self._core, find_coordinator(route.kind, route.id), max(0.0, self._operation.deadline - now), found
         )
+
+    @property
+    def last_error(self) -> FastqError | None:
+        """Why it has not been answered yet."""
+        return (self._look_up.last_error if self._look_up is not None else None) or self._error
+
+    def give_up(self, error: FastqError) -> None:
+        """The time is over: it fails with its own last error, or with `error` where it has none."""
+        self._finish(None, self.last_error or error)
+        self.drop()
+
+    def drop(self) -> None:
+        """Nobody waits for it any more."""
+        self._done = True
+        if self._look_up is not None:
+            self._look_up.cancel()
+            self._look_up = None
 
     def _wait_for_metadata(self, now: float) -> None:
         """Try again after the next answer, and in any case after a while: no broker may be there to ask."""
@@ -255,9 +312,10 @@ class _CallRun:
                 return leader.node_id
             known = core.metadata.topic(route.topic)
             if known is not None and known.error == UnknownTopicOrPartition.code:
-                self._operation.last_error = UnknownTopicOrPartition(topic=route.topic, partition=route.partition)
+                self._failed(UnknownTopicOrPartition(topic=route.topic, partition=route.partition))
             elif known is not None:
                 error = no_leader(core.metadata, route.topic, route.partition)
+                self._failed(error)
                 self._operation.held_up(error, str(TopicPartition(route.topic, route.partition)), "asked about")
         core.request_metadata_update(f"looking for {route}")
         return None
@@ -270,19 +328,28 @@ class _CallRun:
 
     def _received(self, response: Any, error: FastqError | None) -> None:
         operation = self._operation
-        if isinstance(error, ConnectionTimeout) and operation.last_error and self._core.clock() >= operation.deadline:
+        if self._done:
+            return
+        if isinstance(error, ConnectionTimeout) and self._core.clock() >= operation.deadline:
             # Sent in the operation's last moment, it had no time to be answered: what came before says more.
-            error = operation.last_error
+            error = self._error or (operation.last_error if operation.is_single else None) or error
         route = self._call.route
         if isinstance(route, Found) and isinstance(error, BrokerNotAvailable):
             error = ConnectionFailed(f"node {route.node_id}, {route.role}, has left the cluster")
-        if error is None or not error.retriable or self._failures >= self._retries_max:
+        # A connection may have ended long ago, unnoticed: that was no try, and says nothing of the broker.
+        stale = self._was_connected and isinstance(error, ConnectionClosed)
+        retries_max = min(1, self._core.config.retries) if stale and isinstance(route, Found) else self._retries_max
+        if error is None or not error.retriable or self._failures >= retries_max:
             self._finish(response, error)
             return
         self._failures += 1
-        self._operation.last_error = error
-        if not self._operation.done:
+        self._failed(error)
+        if not operation.done:
             self._core.call_at(self._core.clock() + self._pause(), self.attempt)
+
+    def _failed(self, error: FastqError) -> None:
+        self._error = error
+        self._operation.call_failed(error)
 
     def _finish(self, response: Any, error: FastqError | None) -> None:
         if not self._done:
@@ -292,7 +359,10 @@ class _CallRun:
 
 class OperationRun(Generic[T]):
     """An operation under way; thread rule as the core's. `on_done(result, error)` is called once, unless it is cancelled. Topics whose
-    leaders it needs are in the metadata until its end."""
+    leaders it needs are in the metadata until its end.
+
+    Invariant: `_calls` are those of `_effect`, which is what the operation waits for.
+    """
 
     def __init__(
         self,
@@ -309,6 +379,10 @@ class OperationRun(Generic[T]):
         self._retries = 0
         self._looked_at: set[str] = set()
         self._timeout_s = timeout_s
+        self._effect: Effect | None = None
+        self._calls: list[_CallRun] = []
+        self._late: OutOfTime | None = None  # from the deadline on
+        self._refusals = 0
         self.deadline = core.clock() + timeout_s
         # A little later than the requests' own time-outs, whose errors say more.
         self._timer: Timer = core.call_at(self.deadline + 0.005, self._timed_out)
@@ -322,32 +396,44 @@ class OperationRun(Generic[T]):
             self._clean_up()
             self._operation.close()
 
+    def fail(self, error: Exception) -> None:
+        """End with an error that is nobody's answer, as where there is no memory to ask."""
+        self._finish(None, error)
+
     def _step(self, value: Any, error: BaseException | None) -> None:
         if self.done:
             return
+        self._effect, self._calls = None, []
         try:
             effect = self._operation.send(value) if error is None else self._operation.throw(error)
+            self._perform(effect)
         except StopIteration as stop:
             self._finish(stop.value, None)
+        except OutOfTime as late:
+            self._finish(None, late.error)
         except Exception as raised:
             self._finish(None, raised)
-        else:
-            self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
         now = self.core.clock()
+        self._effect = effect
         if isinstance(effect, Retry):
             self._retry(effect, now)
+        elif isinstance(effect, list) and not effect:
+            self._step([], None)
+        elif self._late is not None:
+            self._refuse(self._late.error)
+            self._step(None, self._late)
         elif isinstance(effect, Call):
-            _CallRun(self, effect, self._step).attempt(now)
+            self._refusals = 0
+            self._calls = [_CallRun(self, effect, self._step)]
+            self._calls[0].attempt(now)
         else:
             self._perform_all(effect, now)
 
     def _perform_all(self, calls: list[Call], now: float) -> None:
         outcomes: list[Any] = [None] * len(calls)
         left = len(calls)
-        if not calls:
-            self._step([], None)
 
         def collect(index: int) -> Callable[[Any, FastqError | None], None]:
             def done(response: Any, error: FastqError | None) -> None:
@@ -359,8 +445,10 @@ class OperationRun(Generic[T]):
 
             return done
 
-        for index, call in enumerate(calls):
-            _CallRun(self, call, collect(index)).attempt(now)
+        self._refusals = 0
+        self._calls = [_CallRun(self, call, collect(index)) for index, call in enumerate(calls)]
+        for call in self._calls:
+            call.attempt(now)
 
     def look_at(self, topic: str) -> None:
         """The leader of a partition of this topic is needed."""
@@ -368,50 +456,86 @@ class OperationRun(Generic[T]):
             self.core.metadata_updater.look_at([topic])
             self._looked_at.add(topic)
 
+    @property
+    def is_single(self) -> bool:
+        """Whether one call is under way, and none in parallel: the error of one explains none of the others."""
+        return isinstance(self._effect, Call)
+
+    def call_failed(self, error: FastqError) -> None:
+        """A call is tried again because of this."""
+        if self.is_single:
+            self.last_error = error
+
     def held_up(self, error: FastqError, name: str, doing: str) -> None:
         """Nobody can answer now: it is tried again, and the log says so when that lasts."""
-        self.last_error = error
         self.core.troubles.failed(self, doing, error, self.core.clock(), name=name)
 
     def _retry(self, effect: Retry, now: float) -> None:
         config = self.core.config
+        self.last_error = effect.error
         self.held_up(effect.error, "a request", "answered")
         self._retries += 1
         pause = backoff_s(config.retry_backoff_ms, config.retry_backoff_max_ms, self._retries, self.core.random)
         if self._retries > config.retries or now + pause >= self.deadline:
+            self._refuse(effect.error)
             self._step(False, None)
             return
         self.core.request_metadata_update("an operation is retried")
         self.core.call_at(now + pause, lambda _now: self._step(True, None))
 
+    def _refuse(self, error: FastqError) -> None:
+        self._refusals += 1
+        if self._refusals > REFUSALS_MAX:
+            raise error
+
     def _timed_out(self, _now: float) -> None:
-        error = self.last_error or self.core.last_error
-        if error is None:
-            error = ConnectionTimeout(f"the operation did not finish within {self._timeout_s:.3g} s")
+        try:
+            # Behind what has come in, and behind the time-outs of requests that are told in this very turn.
+            self.core.completions.append((self._end, None, None))
+        except MemoryError as error:
+            self.fail(error)
+
+    def _end(self, _response: Any, _error: FastqError | None) -> None:
+        """The deadline has passed: the operation may make something of what it has."""
         if self.done:
             return
-        result: T | None = None
         try:
-            self._operation.throw(OutOfTime())
-        except StopIteration as stop:
-            result, error = stop.value, None
-        except OutOfTime:
-            pass
+            calls, effect = self._calls, self._effect
+            error = next((call.last_error for call in calls if call.last_error is not None), self.last_error)
+            other = self.core.last_error
+            if other is None:
+                other = ConnectionTimeout(f"the operation did not finish within {self._timeout_s:.3g} s")
+            self._late = OutOfTime(error or other)
+            if isinstance(effect, list):
+                for call in calls:
+                    call.give_up(other)
+            else:
+                for call in calls:
+                    call.drop()
+                if isinstance(effect, Retry):
+                    self._step(False, None)
+                else:
+                    self._step(None, self._late)
         except Exception as raised:
-            error = raised if isinstance(raised, FastqError) else error
-        self._operation.close()
-        self._finish(result, error)
+            self._finish(None, raised)
 
     def _finish(self, result: T | None, error: BaseException | None) -> None:
         if not self.done:
             self.done = True
-            if error is None:
-                self.core.troubles.over(self, self.core.clock())
-            self._clean_up()
+            try:
+                if error is None:
+                    self.core.troubles.over(self, self.core.clock())
+                self._clean_up()
+                self._operation.close()
+            except Exception:
+                logger.exception("an operation could not be ended")
             self._on_done(result, error)
 
     def _clean_up(self) -> None:
         self._timer.cancel()
+        for call in self._calls:
+            call.drop()
+        self._calls = []
         self.core.troubles.forget(self)
         self.core.metadata_updater.look_away(self._looked_at)
         self.core.on_close.pop(self, None)
