@@ -10,6 +10,7 @@ Rules of this file:
   compared, as ListOffsets tells them to who debugs (replica id -2); where that is refused too, the bytes on disk, which say nothing of logs
   that were cleaned. The report says which.
 - The first difference of a replica ends its reading.
+- A node that cannot be reached costs one try: its replica is not read, and the report says why. Without the leader nothing is compared.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from typing import NamedTuple
 
 from fastq._native.records import iter_headers, verify_crc
 from fastq.admin.core import _error
+from fastq.admin.shown import ask_once
 from fastq.errors import FastqError, NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, UnsupportedVersion
 from fastq.metadata import TopicPartition
-from fastq.net.operations import Broker, Call, Operation
+from fastq.net.operations import Call, Found, Operation
 from fastq.protocol import messages as m
 
 READ_BYTES = 1024 * 1024
@@ -33,6 +35,7 @@ CONSUMER, DEBUGGING_CONSUMER = -1, -2
 EARLIEST, LATEST = -2, -1
 FETCH_VERSIONS = (11, 12)
 """Followers serve consumers from 11 on; from 13 on topics are named by their ids."""
+HAS_REPLICA = "which has a replica"
 LIST_VERSIONS = (4, 32767)
 """With leader epochs."""
 
@@ -208,7 +211,7 @@ def _fetch(partition: TopicPartition, node_id: int, offset: int, *, wait_ms: int
         max_bytes=READ_BYTES,
         topics=[m.FetchRequest.FetchTopic(topic=partition.topic, partitions=[wanted])],
     )
-    return Call(Broker(node_id), request, FETCH_VERSIONS)
+    return Call(Found(node_id, HAS_REPLICA), request, FETCH_VERSIONS)
 
 
 def _read_answer(
@@ -274,15 +277,25 @@ def _compare_bytes(
     """Compare how many bytes the logs have on disk, which is the least that can be said."""
     topic = m.DescribeLogDirsRequest.DescribableLogDirTopic(topic=partition.topic, partitions=[partition.partition])
     reports = [*followers, leader]
-    answers = yield [Call(Broker(report.node_id), m.DescribeLogDirsRequest(topics=[topic])) for report in reports]
-    sizes = [None if isinstance(answer, FastqError) else _size(answer) for answer in answers]
-    for report, size in zip(followers, sizes, strict=False):
+    told = yield from ask_once([(report.node_id, m.DescribeLogDirsRequest(topics=[topic])) for report in reports])
+    *sizes, of_leader = [None if answer is None else _size(answer) for answer in told.found]
+    for report, size in zip(followers, sizes, strict=True):
         if size is None:
-            report.note("unread", "it is not read from as a follower, and does not say how large its log is")
-            continue
-        report.compared = "bytes"
-        if size != sizes[-1]:
-            report.note("differs", f"its log has {size} bytes on disk, the leader's {sizes[-1]}")
+            report.note(
+                "unread",
+                "it is not read from as a follower, and does not say how large its log is" + _why(report, told.silent),
+            )
+        elif of_leader is None:
+            words = "it is not read from as a follower, and the leader does not say how large its log is"
+            report.note("unread", words + _why(leader, told.silent))
+        else:
+            report.compared = "bytes"
+            if size != of_leader:
+                report.note("differs", f"its log has {size} bytes on disk, the leader's {of_leader}")
+
+
+def _why(report: ReplicaReport, silent: Mapping[int, FastqError]) -> str:
+    return f": {silent[report.node_id]}" if report.node_id in silent else ""
 
 
 def _size(answer: m.DescribeLogDirsResponse) -> int | None:
@@ -306,14 +319,12 @@ def _list_offset(
         replica_id=replica_id,
         topics=[m.ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[wanted])],
     )
-    response: m.ListOffsetsResponse = yield Call(Broker(node_id), request, LIST_VERSIONS)
-    found = response.topics[0].partitions[0]
+    response: m.ListOffsetsResponse = yield Call(Found(node_id, HAS_REPLICA), request, LIST_VERSIONS)
+    context = {"topic": partition.topic, "partition": partition.partition, "broker": f"node {node_id}"}
+    told = [of for topic in response.topics if topic.name == partition.topic for of in topic.partitions]
+    found = next((of for of in told if of.partition_index == partition.partition), None)
+    if found is None:
+        raise _error(-1, "the answer leaves the partition out", **context)
     if found.error_code:
-        raise _error(
-            found.error_code,
-            None,
-            topic=partition.topic,
-            partition=partition.partition,
-            broker=f"node {node_id}",
-        )
+        raise _error(found.error_code, None, **context)
     return found.offset, found.leader_epoch

@@ -3,7 +3,7 @@
 Rules: the states are those of Kafka's state machines (PartitionStateMachine, ReplicaStateMachine), derived from what the brokers tell of
 the metadata. Offsets of a replica are asked of its own node, all of a node in one request: where its log begins and ends in the name of
 no replica (-2), the high watermark and the last stable offset by a fetch of nothing, as consumers may fetch from followers (KIP-392). An
-offset that nobody told is None: its node is not there, or does not answer for followers.
+offset that nobody told is None: its node is not there, which is told beside the states, or does not answer for followers.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fastq.admin.replica_comparison import FETCH_VERSIONS
+from fastq.admin.shown import Shown, ask_once
 from fastq.admin.types import PartitionDescription
 from fastq.errors import FastqError
 from fastq.metadata import TopicPartition
-from fastq.net.operations import Broker, Call, Operation
+from fastq.net.operations import Operation
 from fastq.protocol import messages as m
 
 ANY_REPLICA = -2
@@ -63,16 +64,16 @@ def replica_state(partition: PartitionDescription, node_id: int, adding: Iterabl
 
 def replica_states(
     partitions: Mapping[TopicPartition, PartitionDescription], adding: Mapping[TopicPartition, Sequence[int]]
-) -> Operation[dict[TopicPartition, PartitionStatus]]:
+) -> Operation[Shown[dict[TopicPartition, PartitionStatus]]]:
     """The status of these partitions. `adding`: the replicas that are to come, of those that are reassigned."""
     hosted: dict[int, list[TopicPartition]] = {}
     for tp, partition in partitions.items():
         for node in partition.replicas:
             if node not in partition.offline_replicas:
                 hosted.setdefault(node, []).append(tp)
-    starts = yield from _offsets(hosted, EARLIEST)
-    ends = yield from _offsets(hosted, LATEST)
-    marks = yield from _marks(ends)
+    silent: dict[int, FastqError] = {}
+    starts, ends = yield from _offsets(hosted, silent)
+    marks = yield from _marks(ends, silent)
     found: dict[TopicPartition, PartitionStatus] = {}
     for tp, partition in partitions.items():
         leader = None if partition.leader is None else partition.leader.node_id
@@ -90,58 +91,67 @@ def replica_states(
             for node in partition.replicas
         )
         found[tp] = PartitionStatus(partition_state(partition), replicas)
-    return found
+    return Shown(found, silent)
+
+
+_Offsets = dict[tuple[int, TopicPartition], int]
 
 
 def _offsets(
-    wanted: Mapping[int, Sequence[TopicPartition]], timestamp: int
-) -> Operation[dict[tuple[int, TopicPartition], int]]:
-    """ListOffsets of each node for its partitions; who does not answer, or not for a partition, is left out."""
-    calls = []
-    for node, partitions in wanted.items():
-        topics: dict[str, list[m.ListOffsetsRequest.ListOffsetsPartition]] = {}
-        for tp in partitions:
-            asked = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=tp.partition, timestamp=timestamp)
-            topics.setdefault(tp.topic, []).append(asked)
-        request = m.ListOffsetsRequest(
-            replica_id=ANY_REPLICA,
-            topics=[m.ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=of) for name, of in topics.items()],
-        )
-        calls.append(Call(Broker(node), request, VERSIONS))
-    answers = (yield calls) if calls else []
-    return {
-        (node, TopicPartition(topic.name, partition.partition_index)): partition.offset
-        for node, answer in zip(wanted, answers, strict=True)
-        if not isinstance(answer, FastqError)
-        for topic in answer.topics
-        for partition in topic.partitions
-        if partition.error_code == 0
-    }
+    wanted: Mapping[int, Sequence[TopicPartition]], silent: dict[int, FastqError]
+) -> Operation[tuple[_Offsets, _Offsets]]:
+    """Where logs begin and end, by a ListOffsets of each node for each, side by side; who does not answer is noted in `silent`. It is left
+    out, as is a partition that its node has an error for."""
+    asked = [(node, timestamp) for timestamp in (EARLIEST, LATEST) for node in wanted]
+    told = yield from ask_once([(node, _offsets_at(wanted[node], timestamp)) for node, timestamp in asked], VERSIONS)
+    silent.update(told.silent)
+    found: dict[int, _Offsets] = {EARLIEST: {}, LATEST: {}}
+    for (node, timestamp), answer in zip(asked, told.found, strict=True):
+        for topic in answer.topics if answer is not None else ():
+            for partition in topic.partitions:
+                if not partition.error_code:
+                    found[timestamp][node, TopicPartition(topic.name, partition.partition_index)] = partition.offset
+    return found[EARLIEST], found[LATEST]
+
+
+def _offsets_at(partitions: Iterable[TopicPartition], timestamp: int) -> m.ListOffsetsRequest:
+    topics: dict[str, list[m.ListOffsetsRequest.ListOffsetsPartition]] = {}
+    for tp in partitions:
+        asked = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=tp.partition, timestamp=timestamp)
+        topics.setdefault(tp.topic, []).append(asked)
+    return m.ListOffsetsRequest(
+        replica_id=ANY_REPLICA,
+        topics=[m.ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=of) for name, of in topics.items()],
+    )
 
 
 def _marks(
-    ends: Mapping[tuple[int, TopicPartition], int],
+    ends: Mapping[tuple[int, TopicPartition], int], silent: dict[int, FastqError]
 ) -> Operation[dict[tuple[int, TopicPartition], tuple[int, int]]]:
     """The high watermark and the last stable offset of each replica, by a fetch from its end, where nothing is."""
     wanted: dict[int, dict[str, list[m.FetchRequest.FetchPartition]]] = {}
     for (node, tp), end in ends.items():
         asked = m.FetchRequest.FetchPartition(partition=tp.partition, fetch_offset=end, partition_max_bytes=1)
         wanted.setdefault(node, {}).setdefault(tp.topic, []).append(asked)
-    calls = []
-    for node, topics in wanted.items():
-        request = m.FetchRequest(
-            max_wait_ms=0,
-            min_bytes=0,
-            max_bytes=1,
-            isolation_level=READ_COMMITTED,
-            topics=[m.FetchRequest.FetchTopic(topic=name, partitions=of) for name, of in topics.items()],
+    requests = [
+        (
+            node,
+            m.FetchRequest(
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=1,
+                isolation_level=READ_COMMITTED,
+                topics=[m.FetchRequest.FetchTopic(topic=name, partitions=of) for name, of in topics.items()],
+            ),
         )
-        calls.append(Call(Broker(node), request, FETCH_VERSIONS))
-    answers = (yield calls) if calls else []
+        for node, topics in wanted.items()
+    ]
+    told = yield from ask_once(requests, FETCH_VERSIONS)
+    silent.update(told.silent)
     return {
         (node, TopicPartition(topic.topic, data.partition_index)): (data.high_watermark, data.last_stable_offset)
-        for node, answer in zip(wanted, answers, strict=True)
-        if not isinstance(answer, FastqError)
+        for (node, _), answer in zip(requests, told.found, strict=True)
+        if answer is not None
         for topic in answer.responses
         for data in topic.partitions
         if data.error_code == 0

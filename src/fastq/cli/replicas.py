@@ -23,7 +23,7 @@ from fastq.cli.output import (
     seconds,
 )
 from fastq.cli.partition_names import HELP, PLACE, partitions_of
-from fastq.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from fastq.errors import ConnectionFailed, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from fastq.words import counted
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _round(admin: Admin, options: argparse.Namespace) -> _Compared:
         progress.update(done)
         try:
             reports = _compare(admin, tp, topics[tp.topic], tp.topic in compacted, options.timeout)
-        except KafkaError as error:
+        except (KafkaError, ConnectionFailed) as error:
             failed += 1
             progress.close()
             complain(f"{tp} was not compared: {error}")

@@ -197,6 +197,9 @@ def run_describe(options: argparse.Namespace) -> int:
         places = [TopicPartition(name, part.index) for name, part in shown if part.leader is not None]
         times = [dict.fromkeys(places, spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)]
         first, last = admin._client.run(list_several(times, read_committed=False, timeout_ms=OFFSETS_TIMEOUT_MS))
+    # A leader that is gone has the same error for all its partitions.
+    for words in dict.fromkeys(str(error) for error in [*first.errors.values(), *last.errors.values()]):
+        complain(f"not all offsets are known: {words}")
     for name, part in shown:
         place = TopicPartition(name, part.index)
         ends = (found[place].value if place in found else None for found in (first, last))
@@ -243,7 +246,9 @@ def _print_states(admin: Admin, shown: Sequence[tuple[str, PartitionDescription]
     partitions = {TopicPartition(name, part.index): part for name, part in shown}
     moving = admin.list_partition_reassignments(list(partitions)) if partitions else {}
     adding = {tp: move.adding_replicas for tp, move in moving.items()}
-    found = admin._client.run(replica_states(partitions, adding))
+    states = admin._client.run(replica_states(partitions, adding))
+    for node, error in states.silent.items():
+        complain(f"node {node} does not tell how far its logs reach: {error}")
     rows = [
         {
             "topic": tp.topic,
@@ -260,7 +265,7 @@ def _print_states(admin: Admin, shown: Sequence[tuple[str, PartitionDescription]
             "hw": replica.high_watermark,
             "leo": replica.log_end,
         }
-        for tp, status in found.items()
+        for tp, status in states.found.items()
         for replica in status.replicas
     ]
     names = ["topic", "partition", "state", "epoch", "node", "replica", "role", "isr", "elr", "lw", "lso", "hw", "leo"]

@@ -1,7 +1,8 @@
 """What a page needs of a whole cluster, by few requests: operations of `fastq.net.operations`.
 
 Rules: names and counts of all topics come of one Metadata request, and are kept as short rows, not as descriptions of partitions. What is
-asked about some partitions goes to the nodes that have them, one request to each.
+asked about some partitions goes to the nodes that have them, one request to each, and one that is not there holds up no page: what it would
+tell is missing, and it is told of (`Shown.silent`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any, NamedTuple
 from fastq.admin import OffsetSpec, Outcomes, TopicDescription
 from fastq.admin.core import look_up_topics, per_item
 from fastq.admin.descriptions import describe_pages
-from fastq.errors import FastqError, UnsupportedVersion
+from fastq.admin.shown import Shown, ask_once
+from fastq.errors import UnsupportedVersion
 from fastq.metadata import Node, TopicPartition
-from fastq.net.operations import ANY, Broker, Call, Operation
+from fastq.net.operations import ANY, Call, Operation
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey
@@ -118,7 +120,9 @@ class Ends(NamedTuple):
 NO_ENDS = Ends(None, None)
 
 
-def ends_of(leaders: Mapping[TopicPartition, int], *, starts: bool = True) -> Operation[dict[TopicPartition, Ends]]:
+def ends_of(
+    leaders: Mapping[TopicPartition, int], *, starts: bool = True
+) -> Operation[Shown[dict[TopicPartition, Ends]]]:
     """Where partitions begin and end, of leaders that are known: one ListOffsets for starts (unless they are not asked for) and one for
     ends to each, side by side. Nothing is asked twice: what a leader does not tell, because it is one no more perhaps, is None."""
     by_node: dict[int, dict[str, list[int]]] = {}
@@ -127,16 +131,15 @@ def ends_of(leaders: Mapping[TopicPartition, int], *, starts: bool = True) -> Op
             by_node.setdefault(node, {}).setdefault(tp.topic, []).append(tp.partition)
     times = (OffsetSpec.EARLIEST, OffsetSpec.LATEST) if starts else (OffsetSpec.LATEST,)
     asked = [(node, time) for node in by_node for time in times]
-    responses = yield [Call(Broker(node), _offsets_at(by_node[node], time), (1, 32767)) for node, time in asked]
+    told = yield from ask_once([(node, _offsets_at(by_node[node], time)) for node, time in asked], (1, 32767))
     found: dict[OffsetSpec, dict[TopicPartition, int]] = {OffsetSpec.EARLIEST: {}, OffsetSpec.LATEST: {}}
-    for (_, time), response in zip(asked, responses, strict=True):
-        if isinstance(response, FastqError):
-            continue
-        for topic in response.topics:
+    for (_, time), response in zip(asked, told.found, strict=True):
+        for topic in response.topics if response is not None else ():
             for part in topic.partitions:
                 if not part.error_code:
                     found[time][TopicPartition(topic.name, part.partition_index)] = part.offset
-    return {tp: Ends(found[OffsetSpec.EARLIEST].get(tp), found[OffsetSpec.LATEST].get(tp)) for tp in leaders}
+    starts_of, ends = found[OffsetSpec.EARLIEST], found[OffsetSpec.LATEST]
+    return Shown({tp: Ends(starts_of.get(tp), ends.get(tp)) for tp in leaders}, told.silent)
 
 
 def _offsets_at(partitions: Mapping[str, Sequence[int]], time: OffsetSpec) -> VersionedRequest:
@@ -159,41 +162,42 @@ Sizes = dict[TopicPartition, dict[int, int]]
 """Bytes of each replica by node."""
 
 
-def replica_sizes(nodes: Collection[int], partitions: Mapping[str, Sequence[int]]) -> Operation[Sizes]:
+def replica_sizes(nodes: Collection[int], partitions: Mapping[str, Sequence[int]]) -> Operation[Shown[Sizes]]:
     """What replicas take on the disks of their nodes, one DescribeLogDirs to each; a node that cannot be asked is left out."""
     topic = m.DescribeLogDirsRequest.DescribableLogDirTopic
     wanted = [topic(topic=name, partitions=list(indexes)) for name, indexes in partitions.items()]
-    responses = yield [Call(Broker(node), m.DescribeLogDirsRequest(topics=wanted)) for node in nodes]
+    told = yield from ask_once([(node, m.DescribeLogDirsRequest(topics=wanted)) for node in nodes])
     sizes: Sizes = {}
-    for node, response in zip(nodes, responses, strict=True):
-        if isinstance(response, FastqError):
-            continue
-        for directory in response.results:
+    for node, response in zip(nodes, told.found, strict=True):
+        for directory in response.results if response is not None else ():
             for found in directory.topics:
                 for part in found.partitions:
                     if not part.is_future_key:
                         sizes.setdefault(TopicPartition(found.name, part.partition_index), {})[node] = (
                             part.partition_size
                         )
-    return sizes
+    return Shown(sizes, told.silent)
 
 
-def leaders_sizes(topic: str, led: Mapping[int, Sequence[int]]) -> Operation[dict[int, int]]:
+def leaders_sizes(topic: str, led: Mapping[int, Sequence[int]]) -> Operation[Shown[dict[int, int]]]:
     """What partitions of a topic take on the disks of their leaders, which are known: one DescribeLogDirs to each."""
     wanted = m.DescribeLogDirsRequest.DescribableLogDirTopic
-    responses = yield [
-        Call(Broker(node), m.DescribeLogDirsRequest(topics=[wanted(topic=topic, partitions=list(indexes))]))
-        for node, indexes in led.items()
-    ]
-    return {
+    told = yield from ask_once(
+        [
+            (node, m.DescribeLogDirsRequest(topics=[wanted(topic=topic, partitions=list(indexes))]))
+            for node, indexes in led.items()
+        ]
+    )
+    sizes = {
         part.partition_index: part.partition_size
-        for response in responses
-        if not isinstance(response, FastqError)
+        for response in told.found
+        if response is not None
         for directory in response.results
         for found in directory.topics
         for part in found.partitions
         if not part.is_future_key
     }
+    return Shown(sizes, told.silent)
 
 
 class Disk(NamedTuple):
@@ -205,10 +209,10 @@ class Disk(NamedTuple):
     is_offline: bool
 
 
-def disks(nodes: Sequence[int]) -> Operation[dict[int, list[Disk]]]:
+def disks(nodes: Sequence[int]) -> Operation[Shown[dict[int, list[Disk]]]]:
     """The log directories of nodes without what is in them; a node that cannot be asked is left out."""
-    responses = yield [Call(Broker(node), m.DescribeLogDirsRequest(topics=[])) for node in nodes]
-    return {
+    told = yield from ask_once([(node, m.DescribeLogDirsRequest(topics=[])) for node in nodes])
+    known = {
         node: [
             Disk(
                 found.log_dir,
@@ -218,6 +222,7 @@ def disks(nodes: Sequence[int]) -> Operation[dict[int, list[Disk]]]:
             )
             for found in response.results
         ]
-        for node, response in zip(nodes, responses, strict=True)
-        if not isinstance(response, FastqError)
+        for node, response in zip(nodes, told.found, strict=True)
+        if response is not None
     }
+    return Shown(known, told.silent)

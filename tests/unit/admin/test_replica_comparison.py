@@ -12,7 +12,7 @@ from fastq.admin import replica_comparison
 from fastq.admin.replica_comparison import ReplicaReport, compare_replicas
 from fastq.errors import ErrorCode, FastqError, error_for_code
 from fastq.metadata import TopicPartition
-from fastq.net.operations import Broker, Call
+from fastq.net.operations import Call, Found
 from fastq.protocol import messages as m
 
 T0 = TopicPartition("t", 0)
@@ -103,7 +103,7 @@ def compare(*nodes: Node, compacted: bool = False) -> list[ReplicaReport]:
     error: FastqError | None = None
 
     def answer(call: Call) -> Any:
-        assert isinstance(call.route, Broker)
+        assert isinstance(call.route, Found), "one try"
         return nodes[call.route.node_id - 1].answer(call.request, call.route.node_id == LEADER)
 
     for _ in range(10_000):

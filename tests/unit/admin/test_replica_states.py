@@ -41,28 +41,32 @@ def test_who_does_not_answer_for_followers_is_left_out() -> None:
     tp = TopicPartition("t", 0)
     operation = replica_states({tp: described(NODE, 3, (1, 2), (3,))}, {})
     calls = next(operation)
-    calls = operation.send([answer(calls[0].request, 5), answer(calls[1].request, 0, error=6)])
-    calls = operation.send([answer(calls[0].request, 9), answer(calls[1].request, 9)])
+    told = zip(calls, (5, 0, 9, 9), (0, 6, 0, 0), strict=True)
+    calls = operation.send([answer(call.request, offset, error) for call, offset, error in told])
     try:
         operation.send([marked(9, 9), marked(-1, -1, error=6)])
     except StopIteration as done:
-        _, follower, _ = done.value[tp].replicas
+        _, follower, _ = done.value.found[tp].replicas
+        assert not done.value.silent
     assert follower == (2, "OnlineReplica", False, True, True, None, 9, None, None)
 
 
 def test_of_nodes_that_answer_and_others() -> None:
     tp = TopicPartition("t", 0)
     operation = replica_states({tp: described(NODE, 3, (1,), (3,))}, {tp: [2]})
-    calls = next(operation)  # the starts, of the nodes that are there
-    assert [(call.route.node_id, call.request.replica_id) for call in calls] == [(1, -2), (2, -2)]
-    calls = operation.send([answer(calls[0].request, 5), KafkaError(ErrorCode.REQUEST_TIMED_OUT)])
-    calls = operation.send([answer(calls[0].request, 9), answer(calls[1].request, 7)])
+    calls = next(operation)  # the starts and the ends, of the nodes that are there
+    assert [(call.route.node_id, call.request.replica_id) for call in calls] == [(1, -2), (2, -2)] * 2
+    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+    calls = operation.send(
+        [answer(calls[0].request, 5), late, answer(calls[2].request, 9), answer(calls[3].request, 7)]
+    )
     assert [(call.route.node_id, call.request.isolation_level) for call in calls] == [(1, 1), (2, 1)]
     assert [call.request.topics[0].partitions[0].fetch_offset for call in calls] == [9, 7]
     try:
         operation.send([marked(8, 7), marked(6, 5)])
     except StopIteration as done:
-        status = done.value[tp]
+        status = done.value.found[tp]
+        assert done.value.silent == {2: late}
     assert status.state == "OnlinePartition"
     leader, follower, gone = status.replicas
     assert leader == (1, "OnlineReplica", True, True, False, 5, 9, 8, 7)
@@ -77,4 +81,4 @@ def test_without_a_leader() -> None:
         try:
             next(operation)
         except StopIteration as done:
-            assert done.value[tp].state == state  # nobody is asked
+            assert done.value.found[tp].state == state  # nobody is asked

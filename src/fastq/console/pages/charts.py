@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 
 from starlette.responses import Response
 
 from fastq.admin import OffsetSpec
 from fastq.admin.core import look_up_topics
-from fastq.console.pages.groups import ID_MAX
+from fastq.console.pages.groups import ENDS_S, ID_MAX
 from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
 from fastq.console.pages.topics import MEASURED_MAX
 from fastq.console.picture import ends_of
@@ -22,8 +23,10 @@ from fastq.console.visit import Refused, Visit
 from fastq.metadata import TopicPartition
 
 
-def _told(value: int, of: int) -> Response:
-    return Response(json.dumps({"time": time.time() * 1000, "value": value, "of": of}), media_type="application/json")
+def _told(value: int, of: int, silent: Iterable[int] = ()) -> Response:
+    """`silent`: nodes that did not answer, whose partitions are not in it."""
+    told = {"time": time.time() * 1000, "value": value, "of": of, "silent": sorted(silent)}
+    return Response(json.dumps(told), media_type="application/json")
 
 
 async def ends(visit: Visit) -> Response:
@@ -36,9 +39,9 @@ async def ends(visit: Visit) -> Response:
         if part.leader is not None
     }
     _check(len(leaders))
-    found = await visit.cluster.run(ends_of(leaders, starts=False))
-    told = [end for _, end in found.values() if end is not None]
-    return _told(sum(told), len(told))
+    ends_there = await visit.cluster.run(ends_of(leaders, starts=False))
+    told = [end for _, end in ends_there.found.values() if end is not None]
+    return _told(sum(told), len(told), ends_there.silent)
 
 
 async def lag(visit: Visit) -> Response:
@@ -52,7 +55,7 @@ async def lag(visit: Visit) -> Response:
         if outcome.value is not None and visit.user.may_see(tp.topic)
     }
     _check(len(at))
-    ends = await admin.list_offsets(dict.fromkeys(at, OffsetSpec.LATEST)) if at else {}
+    ends = await admin.list_offsets(dict.fromkeys(at, OffsetSpec.LATEST), timeout=ENDS_S) if at else {}
     lags = [max(0, outcome.value.offset - at[tp]) for tp, outcome in ends.items() if outcome.value is not None]
     return _told(sum(lags), len(lags))
 

@@ -24,6 +24,8 @@ RESETS = ("earliest", "latest", "time", "shift", "offset", "current")
 TOPICS_MAX = 1_000
 OFFSETS_LENGTH_MAX = 3 << 20
 ID_MAX = 32_767
+ENDS_S = 10.0
+"""As long as a page waits for ends of partitions whose leader is gone: who leads in its place is mostly known sooner."""
 
 
 async def group_list(visit: Visit) -> Response:
@@ -44,7 +46,7 @@ async def group(visit: Visit) -> Response:
     if outcome.error is not None and not committed:
         raise outcome.error
     places = [tp for tp in committed if visit.user.may_see(tp.topic)]
-    ends = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
+    ends = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST), timeout=ENDS_S)
     owners: dict[TopicPartition, str] = {}
     for member in outcome.value.members if outcome.value is not None else ():
         owners.update(dict.fromkeys(member.assignment, member.client_id))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
+from fastq.admin.shown import Shown
 from fastq.console.clusters import Cluster
 from fastq.console.pages.routes import CLUSTER, Routes
 from fastq.console.pages.topic_parts import default_of
@@ -57,7 +58,8 @@ async def overview(visit: Visit) -> Response:
             raise found
     fenced = () if isinstance(described, BaseException) else described.fenced_nodes
     voters = set() if isinstance(quorum, BaseException) else {voter.node_id for voter in quorum.voters}
-    known: dict[int, list[Disk]] = {} if isinstance(space, BaseException) else space
+    disks_told = Shown[dict[int, list[Disk]]]({}, {}) if isinstance(space, BaseException) else space
+    known = disks_told.found
     nodes: list[dict[str, Any]] = [
         {
             "node": node,
@@ -76,6 +78,8 @@ async def overview(visit: Visit) -> Response:
         nodes=nodes,
         quorum=None if isinstance(quorum, BaseException) else quorum,
         quorum_error=quorum if isinstance(quorum, BaseException) else None,
+        disks_error=space if isinstance(space, BaseException) else None,
+        silent=disks_told.silent,
         topics=len(topics),
         partitions=sum(topic.partitions for topic in topics),
         under_replicated=sum(topic.under_replicated for topic in topics),

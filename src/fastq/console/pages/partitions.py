@@ -44,14 +44,14 @@ async def overview(visit: Visit) -> Response:
     by_topic: dict[str, list[int]] = {}
     for tp in moving:
         by_topic.setdefault(tp.topic, []).append(tp.partition)
-    sizes = await cluster.run(replica_sizes(picture.node_ids, by_topic)) if by_topic else {}
+    told = await cluster.run(replica_sizes(picture.node_ids if by_topic else (), by_topic))
     rows = []
     for tp, move in moving.items():
-        replicas = sizes.get(tp, {})
+        replicas = told.found.get(tp, {})
         rows.append(
             {"tp": tp, "move": move, "done": move.copied_percent(replicas), "bytes": max(replicas.values(), default=0)}
         )
-    return visit.page("partitions.html", picture=picture, rows=rows)
+    return visit.page("partitions.html", picture=picture, rows=rows, silent=told.silent)
 
 
 async def elect(visit: Visit) -> Response:

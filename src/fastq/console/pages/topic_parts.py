@@ -1,7 +1,7 @@
 """One topic: its partitions, and on pages of their own what costs more to know: offsets and sizes, replicas, settings.
 
 Rules: opening a topic is one request to one node, whatever it has. Each further page is asked for by a click, and asks each node once for
-each thing that it shows, of the partitions that are shown. What a node does not tell is a dash, not a wait.
+each thing that it shows, of the partitions that are shown. What a node does not tell is a dash, not a wait, and a note says why.
 """
 
 from __future__ import annotations
@@ -52,8 +52,12 @@ async def offsets(visit: Visit) -> Response:
     for tp, node in leaders.items():
         led.setdefault(node, []).append(tp.partition)
     sizes, ends = await asyncio.gather(cluster.run(leaders_sizes(name, led)), cluster.run(ends_of(leaders)))
-    rows = [(part, ends.get(TopicPartition(name, part.index), NO_ENDS), sizes.get(part.index)) for part in pager.shown]
-    return visit.page("topic_offsets.html", topic=described, pager=pager, rows=rows)
+    rows = [
+        (part, ends.found.get(TopicPartition(name, part.index), NO_ENDS), sizes.found.get(part.index))
+        for part in pager.shown
+    ]
+    silent = {**sizes.silent, **ends.silent}
+    return visit.page("topic_offsets.html", topic=described, pager=pager, rows=rows, silent=silent)
 
 
 async def replicas(visit: Visit) -> Response:
@@ -64,7 +68,7 @@ async def replicas(visit: Visit) -> Response:
     moving = await cluster.admin.list_partition_reassignments(list(shown))
     adding = {tp: move.adding_replicas for tp, move in moving.items()}
     states = await cluster.run(replica_states(shown, adding))
-    return visit.page("topic_replicas.html", topic=described, pager=pager, states=states)
+    return visit.page("topic_replicas.html", topic=described, pager=pager, states=states.found, silent=states.silent)
 
 
 async def settings(visit: Visit) -> Response:

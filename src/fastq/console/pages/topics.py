@@ -43,25 +43,36 @@ async def topic_list(visit: Visit) -> Response:
         for row in picture.topics
         if (internal or not row.is_internal) and wanted in row.name.lower() and visit.user.may_see(row.name)
     ]
-    rows = _sorted(rows, sort, down, await _all_sizes(visit, rows, picture.node_ids) if sort == "size" else {})
-    pager = Pager(visit, rows)
-    sizes, records = await _measures(visit, pager.shown, picture.node_ids)
+    silent: dict[int, FastqError] = {}
+    keys = await _all_sizes(visit, rows, picture.node_ids, silent) if sort == "size" else {}
+    pager = Pager(visit, _sorted(rows, sort, down, keys))
+    sizes, records = await _measures(visit, pager.shown, picture.node_ids, silent)
     return visit.page(
-        "topics.html", pager=pager, q=query, internal=internal, sort=sort, down=down, sizes=sizes, records=records
+        "topics.html",
+        pager=pager,
+        q=query,
+        internal=internal,
+        sort=sort,
+        down=down,
+        sizes=sizes,
+        records=records,
+        silent=silent,
     )
 
 
-async def _all_sizes(visit: Visit, rows: Sequence[TopicRow], nodes: list[int]) -> Mapping[str, int | None]:
-    """Bytes of all replicas of these topics, asked of each node at once."""
+async def _all_sizes(
+    visit: Visit, rows: Sequence[TopicRow], nodes: list[int], silent: dict[int, FastqError]
+) -> Mapping[str, int | None]:
+    """Bytes of all replicas of these topics, asked of each node at once; who does not answer is noted in `silent`."""
     partitions = sum(row.partitions for row in rows)
     if partitions > SORTED_MAX:
         raise BadValue(
             f"these topics have {partitions:,} partitions: of more than {SORTED_MAX:,} sizes are not compared; look for fewer"
         )
     with visit.cluster.alone("a list by size"):
-        return _by_topic(
-            await visit.cluster.run(replica_sizes(nodes, {row.name: range(row.partitions) for row in rows}))
-        )
+        told = await visit.cluster.run(replica_sizes(nodes, {row.name: range(row.partitions) for row in rows}))
+    silent.update(told.silent)
+    return _by_topic(told.found)
 
 
 def _by_topic(replicas: Sizes) -> dict[str, int | None]:
@@ -85,9 +96,10 @@ def _sorted(rows: list[TopicRow], sort: str, down: bool, sizes: Mapping[str, int
 
 
 async def _measures(
-    visit: Visit, shown: Sequence[TopicRow], nodes: list[int]
+    visit: Visit, shown: Sequence[TopicRow], nodes: list[int], silent: dict[int, FastqError]
 ) -> tuple[Mapping[str, int | None], Mapping[str, int | None]]:
-    """Bytes of all replicas and offsets between start and end of the topics shown; None where they cannot be told."""
+    """Bytes of all replicas and offsets between start and end of the topics shown; None where they cannot be told, and who does not answer
+    is noted in `silent`."""
     partitions = {row.name: range(row.partitions) for row in shown}
     leaders = {TopicPartition(row.name, index): node for row in shown for index, node in enumerate(row.leaders)}
     if not 0 < len(leaders) <= MEASURED_MAX:
@@ -96,10 +108,11 @@ async def _measures(
         visit.cluster.run(replica_sizes(nodes, partitions)), visit.cluster.run(ends_of(leaders))
     )
     records: dict[str, int | None] = dict.fromkeys(partitions, 0)
-    for tp, (start, end) in ends.items():
+    silent.update({**replicas.silent, **ends.silent})
+    for tp, (start, end) in ends.found.items():
         known = records[tp.topic]
         records[tp.topic] = None if start is None or end is None or known is None else known + end - start
-    return _by_topic(replicas), records
+    return _by_topic(replicas.found), records
 
 
 # -- what can be done --------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@
     figure.append(svg);
     const points = [];
     let last = null;
+    let silent = [];
     let wait = EVERY_MS;
 
     const draw = () => {
@@ -30,11 +31,13 @@
       const step = WIDTH / Math.max(POINTS_MIN, points.length - 1);
       line.setAttribute("points", points.map((value, n) => `${(n * step).toFixed(1)},${(HEIGHT - 2 - value / highest * (HEIGHT - 8)).toFixed(1)}`).join(" "));
       const now = count(points[points.length - 1]);
-      caption.textContent = `${figure.dataset.words}: ${now}; the most of the last ${Math.round(points.length * EVERY_MS / 1000)} s: ${count(Math.max(...points))}`;
+      const without = silent.length ? `; without what is on ${silent.length > 1 ? "nodes" : "node"} ${silent.join(", ")}, not answering` : "";
+      caption.textContent = `${figure.dataset.words}: ${now}; the most of the last ${Math.round(points.length * EVERY_MS / 1000)} s: ${count(Math.max(...points))}${without}`;
       svg.setAttribute("aria-label", caption.textContent);
     };
 
     const take = (found) => {
+      silent = found.silent || [];
       if (figure.dataset.kind === "rate") {
         // A partition more or less, and a topic that was made anew, are no rate.
         if (last && found.time > last.time && found.of === last.of) points.push(Math.max(0, found.value - last.value) * 1000 / (found.time - last.time));
