@@ -36,6 +36,7 @@ from fastq.errors import (
     FastqError,
     KafkaError,
     UnknownServerError,
+    UnknownTopicOrPartition,
     error_for_code,
 )
 from fastq.metadata import Node, TopicPartition, partition_of
@@ -382,10 +383,23 @@ def _per_leader(
             else:
                 askable[tp] = Found(found.node_id, LEADS)
         asked = yield from _by_route(askable.__getitem__, request, read, versions)(list(askable))
-        answers.update(asked)
+        answers.update(of_leaders(asked))
         return answers
 
     return send
+
+
+def of_leaders(answers: Answers[TopicPartition, V]) -> Answers[TopicPartition, V]:
+    """What leaders have told of partitions that were there by the metadata a moment ago: one that its leader does not know it has not heard
+    of yet, or is no more, which the next look tells."""
+    return {
+        tp: _error(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader, as the metadata has it, does not know it", **tp._asdict()
+        )
+        if isinstance(answer, UnknownTopicOrPartition)
+        else answer
+        for tp, answer in answers.items()
+    }
 
 
 def _leader_of(tp: TopicPartition, described: Answers[str, TopicDescription]) -> Node | FastqError:

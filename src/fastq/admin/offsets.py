@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fastq.admin.core import LEADS, Answers, _error, _group_by_topic, _leader_of, asked_for, look_at_topics, per_item
+from fastq.admin.core import (
+    LEADS,
+    Answers,
+    _error,
+    _group_by_topic,
+    _leader_of,
+    asked_for,
+    look_at_topics,
+    of_leaders,
+    per_item,
+)
 from fastq.admin.types import OffsetResult, OffsetSpec, Outcomes, TopicDescription
 from fastq.arguments import int_of, mapping_of
 from fastq.errors import FastqError
@@ -77,7 +87,7 @@ def list_several(
         ]
         for ((place, _), group), response in zip(groups.items(), responses, strict=True):
             told = asked_for(group, response if isinstance(response, FastqError) else _read(response))
-            answers.update({_Asked(place, tp): answer for tp, answer in told.items()})
+            answers.update({_Asked(place, tp): answer for tp, answer in of_leaders(told).items()})
         return answers
 
     outcomes = yield from per_item(

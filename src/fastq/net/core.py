@@ -545,7 +545,9 @@ class ClientCore(Timers):
                 self._retire(peer, connection, now)
         for pending in [pending for pending in peer.queue if pending.deadline <= now]:
             peer.queue.remove(pending)
-            self._fail(pending, peer.last_error or diagnosis.not_ready(peer.label))
+            # What ended a connection that was ready, an answer that did not come, is of another request.
+            last = peer.last_error if getattr(peer.last_error, "phase", None) != "ready" else None
+            self._fail(pending, last or diagnosis.not_ready(peer.label))
 
     def _idle_at(self, connection: Connection) -> float:
         """When a connection has been unused for long enough to be closed; never while it is in use."""

@@ -199,6 +199,7 @@ class _CallRun:
         "_on_done",
         "_operation",
         "_retries_max",
+        "_sent_at",
         "_was_connected",
     )
 
@@ -215,6 +216,7 @@ class _CallRun:
         self._error: FastqError | None = None
         self._look_up: OperationRun[Node] | None = None
         self._was_connected = self._done = False
+        self._sent_at = operation.deadline
 
     def attempt(self, now: float) -> None:
         """Send the request to the broker of the moment, or wait until there is one."""
@@ -243,7 +245,7 @@ class _CallRun:
             else:
                 self._wait_for_metadata(now)
             return
-        self._was_connected = bool(core.broker_versions(node_id))
+        self._was_connected, self._sent_at = bool(core.broker_versions(node_id)), now
         # A request that is out of time takes its connection along: a broker answers in order, so whatever is sent
         # after it would wait as well (as KafkaAdminClient does).
         timeout_s = min(core.config.request_timeout_ms / 1000, max(0.0, self._operation.deadline - now))
@@ -330,7 +332,8 @@ class _CallRun:
         operation = self._operation
         if self._done:
             return
-        if isinstance(error, ConnectionTimeout) and self._core.clock() >= operation.deadline:
+        last_moment = self._core.config.retry_backoff_max_ms / 1000
+        if isinstance(error, ConnectionTimeout) and self._sent_at + last_moment > operation.deadline:
             # Sent in the operation's last moment, it had no time to be answered: what came before says more.
             error = self._error or (operation.last_error if operation.is_single else None) or error
         route = self._call.route

@@ -214,3 +214,29 @@ def test_an_unknown_topic_is_not_looked_for_again() -> None:
     world = World({1: lambda request: cluster(Topic(name="t", error_code=3))})
     assert isinstance(world.run(look_up_topics(["t", "t"]))["t"].error, UnknownTopicOrPartition)
     assert len(world.sent) == 1
+
+
+def test_a_leader_that_has_not_heard_of_the_partition_yet_is_asked_again() -> None:
+    """A topic that was made a moment ago: its leader was not the first node to hear of it, and the partition was said not to exist."""
+    asked: list[Any] = []
+
+    def node(request: Any) -> Any:
+        if isinstance(request, m.MetadataRequest):
+            return cluster(led("t", {0: 1}))
+        asked.append(request)
+        return offsets_of(request, {0: 3} if len(asked) == 1 else {})
+
+    assert World({1: node, 2: refuses}).run(ends(T0))[T0].result().offset == 7
+
+
+def test_a_partition_that_its_leader_does_not_know_for_good_ends_with_what_the_last_look_tells() -> None:
+    looks: list[Any] = []
+
+    def node(request: Any) -> Any:
+        if isinstance(request, m.MetadataRequest):
+            looks.append(request)
+            return cluster(led("t", {0: 1}) if len(looks) < 3 else Topic(name="t", error_code=3))
+        return offsets_of(request, {0: 3})
+
+    assert isinstance(World({1: node, 2: refuses}).run(ends(T0))[T0].error, UnknownTopicOrPartition)
+    assert len(looks) == 3

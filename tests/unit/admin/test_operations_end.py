@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from failing_allocations import AllocationsFail
 from operation_world import World, refuses, silent
 
 from fastq.admin.core import describe_log_dirs
@@ -22,7 +23,17 @@ from fastq.errors import (
     NotController,
     UnsupportedVersion,
 )
-from fastq.net.operations import Broker, Call, Coordinator, Leader, Operation, OutOfTime, Retry, find_coordinators
+from fastq.net.operations import (
+    Broker,
+    Call,
+    Coordinator,
+    Found,
+    Leader,
+    Operation,
+    OutOfTime,
+    Retry,
+    find_coordinators,
+)
 from fastq.protocol import messages as m
 
 ASK = m.ListGroupsRequest()
@@ -343,3 +354,63 @@ def test_the_log_is_quiet_where_operations_end_as_they_should(caplog: pytest.Log
         with pytest.raises(ConnectionRefused):
             World({1: refuses}).run(asks_one())
     assert not caplog.records
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # generators that are closed without memory
+@pytest.mark.parametrize("turns", range(9))
+def test_whoever_waits_is_told_whichever_allocation_fails(turns: int) -> None:
+    """Where there was no memory as a call failed for good, the operation was over and nobody heard of it."""
+
+    def operation() -> Operation[Any]:
+        yield Call(Broker(1), ASK)
+        yield [Call(Broker(1), ASK), Call(Broker(2), ASK)]
+        yield Retry(NotController())
+        yield [Call(Found(2, "which is dead"), ASK)]
+        yield Call(Coordinator("group", "g"), ASK)
+
+    def node(request: Any) -> Any:
+        return coordinators(request, g=1) if isinstance(request, m.FindCoordinatorRequest) else ANSWER
+
+    for at in range(60):
+        world = World({1: node, 2: refuses})
+        _, told = world.start(operation(), 3.0)
+        for _ in range(turns):
+            world.turn()
+        try:
+            with AllocationsFail(at):
+                world.turn()
+        except MemoryError:
+            pass
+        while not told and world.turn():
+            pass
+        assert len(told) == 1, at
+
+
+def test_a_node_that_was_waited_for_is_told_whatever_came_before() -> None:
+    """What it had been refused for first was told, though it had been silent nearly all of the time."""
+    world = World({1: refuses})
+
+    def operation() -> Operation[Any]:
+        found = yield [Call(Broker(1), ASK), Call(Broker(1), ASK)]
+        return found
+
+    _, told = world.start(operation(), 30.0)
+    while not world.sent:
+        world.turn()
+    world.nodes[1] = silent
+    while not told:
+        world.turn()
+    assert [type(error) for error in told[0][0]] == [ConnectionTimeout] * 2
+
+
+def test_what_came_before_the_last_moment_is_told() -> None:
+    world = World({1: refuses})
+    _, told = world.start(asks(1), 30.0)
+    while world.now < 1029.5:
+        world.turn()
+    world.nodes[1] = silent
+    while not told:
+        world.turn()
+    assert type(told[0][0][0]) is ConnectionRefused

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +14,9 @@ from fastq.admin.replica_comparison import ReplicaReport, _compare_bytes, compar
 from fastq.admin.replica_states import replica_states
 from fastq.admin.shown import ask_once
 from fastq.console.picture import disks, ends_of, leaders_sizes, replica_sizes
-from fastq.errors import ConnectionFailed, ConnectionRefused, FastqError
+from fastq.errors import ConnectionFailed, ConnectionRefused, ConnectionTimeout, FastqError
 from fastq.metadata import Node, TopicPartition
-from fastq.net.operations import Operation
+from fastq.net.operations import Broker, Operation
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey
 
@@ -151,3 +151,24 @@ def test_a_connection_that_ended_unnoticed_is_no_try() -> None:
             told = admin._client.run(ends_of({T0: 1}))
             assert told.found[T0] == (7, 7) and not told.silent
             broker.drop_connections()
+
+
+def test_an_answer_that_did_not_come_is_no_error_of_what_is_asked_next(
+    admin_of_silent: Admin,
+) -> None:
+    """While the connection was made anew, the next call was told that another request had not been answered."""
+    admin = admin_of_silent
+    with pytest.raises(ConnectionTimeout, match="ListOffsets"):
+        admin._client.call(Broker(1), m.ListOffsetsRequest(), 0.3)
+    with pytest.raises(ConnectionTimeout) as failed:
+        admin._client.call(Broker(1), m.ListGroupsRequest(), 1.5)
+    assert "ListOffsets" not in str(failed.value)
+
+
+@pytest.fixture
+def admin_of_silent() -> Iterator[Admin]:
+    """The node stops in the middle: it takes connections, and answers nothing on them."""
+    with FakeBroker() as broker, Admin(bootstrap_servers=broker.address, retry_backoff_max_ms=100) as admin:
+        admin.api_versions(1)
+        broker.handlers.update(dict.fromkeys(ApiKey, lambda request, version: None))
+        yield admin
