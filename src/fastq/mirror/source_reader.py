@@ -19,7 +19,7 @@ from fastq.net.batches import PARTITION_BYTES, fetch
 from fastq.net.batches import Fetched as Fetched
 from fastq.net.batches import Wanted as Wanted
 from fastq.net.client import BlockingClient
-from fastq.net.operations import Call, Leader, Operation, Route
+from fastq.net.operations import Call, Leader, Operation, Route, ask_nodes
 from fastq.protocol import messages as m
 from fastq.values import NamedTuple
 
@@ -149,7 +149,7 @@ def _epoch_ends(
             )
         request = m.OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
         calls.append(Call(Leader(*next(iter(partitions))), request, (3, 32767)))
-    answers = yield calls
+    answers = yield from ask_nodes(calls)
     found: dict[TopicPartition, tuple[int, int] | FastqError] = {}
     for partitions, answer in zip(by_node.values(), answers, strict=True):
         if isinstance(answer, FastqError):

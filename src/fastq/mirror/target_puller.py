@@ -17,7 +17,7 @@ from fastq.metadata import TopicPartition
 from fastq.mirror.config import Side
 from fastq.mirror.source_reader import ask_for_leaders, leaders_of
 from fastq.net.client import BlockingClient
-from fastq.net.operations import Call, Leader, Operation
+from fastq.net.operations import Call, Leader, Operation, ask_nodes
 from fastq.protocol import messages as m
 from fastq.values import NamedTuple
 
@@ -102,7 +102,7 @@ def _pull(of_nodes: list[dict[TopicPartition, Pull]], bytes_max: int, timeout_ms
             )
         request = m.MirrorPullRequest(timeout_ms=timeout_ms, bytes_max=bytes_max, topics=list(topics.values()))
         calls.append(Call(Leader(*next(iter(wanted))), request))
-    answers = yield calls
+    answers = yield from ask_nodes(calls)
     found: Outcomes = {}
     for wanted, answer in zip(of_nodes, answers, strict=True):
         if isinstance(answer, FastqError):

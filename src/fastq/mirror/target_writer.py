@@ -27,7 +27,7 @@ from fastq.metadata import TopicPartition
 from fastq.mirror.config import Side
 from fastq.mirror.source_reader import ask_for_leaders, leaders_of
 from fastq.net.client import BlockingClient
-from fastq.net.operations import ANY, Call, Leader, Operation
+from fastq.net.operations import ANY, Call, Leader, Operation, ask_nodes
 from fastq.protocol import messages as m
 from fastq.values import NamedTuple
 
@@ -95,16 +95,12 @@ class TargetWriter:
             timeout_ms = core.config.request_timeout_ms // 2
             requests = [request for of_node in by_node.values() for request in divided(of_node)]
             try:
-                found |= self.client.run(_ask(requests, timeout_ms))
+                told = self.client.run(_ask(requests, timeout_ms))
             except ConnectionClosed as error:
-                largest = max(sum(map(_size_of, request.values())) for request in requests)
-                if largest < LARGE_BYTES:
-                    raise
-                hint = (
-                    f"If it does so again and again: the largest request had {largest} bytes of records, and a broker hangs up on one "
-                    f"above its socket.request.max.bytes"
-                )
-                raise error.with_context(hint=hint) from None
+                raise _with_sizes(error, requests) from None
+            for tp, one in told.items():  # beside nodes that have answered
+                why = one.error
+                found[tp] = failed(_with_sizes(why, requests)) if isinstance(why, ConnectionClosed) else one
         if any(told.error is not None for told in found.values()):
             ask_for_leaders(self.client, "the mirror's target has refused something")
         return found
@@ -126,6 +122,18 @@ class TargetWriter:
             if not left:
                 break
         return found
+
+
+def _with_sizes(error: ConnectionClosed, requests: Sequence[Mapping[TopicPartition, Ask]]) -> FastqError:
+    """Where a request was large, it says so."""
+    largest = max(sum(map(_size_of, request.values())) for request in requests)
+    if largest < LARGE_BYTES:
+        return error
+    hint = (
+        f"If it does so again and again: the largest request had {largest} bytes of records, and a broker hangs up on one "
+        f"above its socket.request.max.bytes"
+    )
+    return error.with_context(hint=hint)
 
 
 def divided(wanted: Mapping[TopicPartition, Ask]) -> Iterator[dict[TopicPartition, Ask]]:
@@ -169,7 +177,7 @@ def _ask(asked_of: Sequence[Mapping[TopicPartition, Ask]], timeout_ms: int) -> O
             )
         request = m.MirrorAppendRequest(timeout_ms=timeout_ms, topics=list(topics.values()))
         calls.append(Call(Leader(*next(iter(wanted))), request))
-    answers = yield calls
+    answers = yield from ask_nodes(calls)
     found: dict[TopicPartition, Told] = {}
     for wanted, answer in zip(asked_of, answers, strict=True):
         if isinstance(answer, FastqError):

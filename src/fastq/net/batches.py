@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from fastq._native.records import iter_headers
 from fastq.errors import CorruptMessage, FastqError, UnknownServerError, error_for_code
 from fastq.metadata import TopicPartition
-from fastq.net.operations import Call, Operation, Route
+from fastq.net.operations import Call, Operation, Route, ask_nodes
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey
@@ -69,7 +69,7 @@ def fetch(
         )
         for route, wanted in wanted_of.items()
     ]
-    answers = yield calls
+    answers = yield from ask_nodes(calls)
     for wanted, answer in zip(wanted_of.values(), answers, strict=True):
         if isinstance(answer, FastqError):
             found.update(dict.fromkeys(wanted, answer))

@@ -144,6 +144,15 @@ def single(call: Call) -> Operation[Any]:
     return response
 
 
+def ask_nodes(calls: list[Call]) -> Operation[list[Any]]:
+    """Calls in parallel, for who asks nodes about parts of one thing: the responses, and errors, in order. Raises the first of these where
+    not one of the nodes could be reached, which says nothing of the parts."""
+    answers: list[Any] = yield calls
+    if answers and all(isinstance(answer, ConnectionFailed) for answer in answers):
+        raise answers[0]
+    return answers
+
+
 def find_coordinators(kind: CoordinatorKind, ids: list[str]) -> Operation[dict[str, Node | FastqError]]:
     """The coordinator of each id, or why there is none at the moment: one request, or one an id before version 4 (KIP-699)."""
     first: m.FindCoordinatorResponse = yield Call(ANY, *_find_coordinator(kind, ids))

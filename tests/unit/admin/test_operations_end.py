@@ -32,6 +32,7 @@ from fastq.net.operations import (
     Operation,
     OutOfTime,
     Retry,
+    ask_nodes,
     find_coordinators,
 )
 from fastq.protocol import messages as m
@@ -414,3 +415,14 @@ def test_what_came_before_the_last_moment_is_told() -> None:
     while not told:
         world.turn()
     assert type(told[0][0][0]) is ConnectionRefused
+
+
+def test_where_no_node_is_reached_it_is_no_error_of_the_parts() -> None:
+    def of(*nodes: int) -> Operation[Any]:
+        return ask_nodes([Call(Broker(node), ASK) for node in nodes])
+
+    first, second = World({1: answers, 2: refuses}).run(of(1, 2))
+    assert first is ANSWER and type(second) is ConnectionRefused
+    with pytest.raises(ConnectionRefused):
+        World({1: refuses, 2: refuses}).run(of(1, 2))
+    assert World({1: refuses}).run(of()) == []
