@@ -70,8 +70,9 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The broker that was just found to have the `role` of a leader or a coordinator: ConnectionFailed, at once, where it cannot be
-    reached or has left the cluster, as whoever found it is to look again."""
+    """The broker that was just found to have a `role`, as of a leader or a coordinator: ConnectionFailed, after one try, where it cannot be
+    reached or has left the cluster, as whoever found it is to look again, or has others to tell of. What was sent on a connection that had
+    ended unnoticed is no try."""
 
     node_id: int
     role: str
