@@ -14,10 +14,11 @@ from net_fakes import all_versions
 
 from fastq._native.wire import Reader
 from fastq.config import ClientConfig
-from fastq.errors import ClientClosed, FastqError
+from fastq.errors import ClientClosed, ConnectionTimeout, FastqError
 from fastq.net.addresses import Address, Endpoint
 from fastq.net.connection import Connection, State
 from fastq.net.core import ClientCore
+from fastq.net.operations import Call, Found, Operation, OperationRun
 from fastq.net.peers import NODE_UNKNOWN, Close, Connect, Peer, Resolve, separate_id
 from fastq.protocol.api import ApiKey
 from fastq.protocol.frames import decode_request, decode_request_header, encode_response
@@ -388,6 +389,30 @@ def test_a_throttled_broker_is_left_alone_for_that_long() -> None:
     assert not core.can_send(2)
     network.run(until=1005.1)
     assert core.can_send(2)
+
+
+def test_one_that_does_not_answer_takes_no_answer_of_another_along_however_late_that_is_noticed() -> None:
+    network = SimulatedNetwork(9, mischief=0.0, metadata_max_age_ms=60_000)
+    network.run(until=1001.0)
+    request = MetadataRequest(topics=[])
+
+    def both() -> Operation[list[Any]]:
+        answers = yield [Call(Found(node, "one of two"), request) for node in (0, 2)]
+        return list(answers)
+
+    ended: list[Any] = []
+    network.core.can_send(2)
+    network.run(until=1002.0)
+    for link in network.links.values():
+        if link.node == 2:
+            link.answer = lambda _frame: None  # type: ignore[method-assign]
+    OperationRun(network.core, both(), 1.0, lambda *outcome: ended.append(outcome))
+    network.run(until=1002.9)
+    network.now = 1005.0  # the operation's own time, too, is over by the next turn
+    network.run(until=network.now + 1.0)
+    (((answer, error), failed),) = ended
+    assert failed is None and isinstance(answer, MetadataResponse)
+    assert isinstance(error, ConnectionTimeout) and "node 2" in str(error)
 
 
 def test_a_throttled_metadata_answer_delays_the_next_one() -> None:
