@@ -84,7 +84,8 @@ SHOWN_CHARACTERS_MAX = 200
 
 def shown(text: object) -> str:
     """A name or value from outside as an error message may carry it: quoted, and cut where it is long."""
-    quoted = repr(text)
+    head = text[: SHOWN_CHARACTERS_MAX + 1] if isinstance(text, str) else text  # a long one costs no more than it shows
+    quoted = repr(head)
     return quoted if len(quoted) <= SHOWN_CHARACTERS_MAX else f"{quoted[:SHOWN_CHARACTERS_MAX]}..."
 
 

@@ -1,13 +1,22 @@
-"""Partitions that a mirror alone writes: who may, and what it is told of their logs (MirrorAppend, MirrorPull)."""
+"""Partitions that a mirror alone writes: who may, when all have it, and what is told of their logs (MirrorAppend, MirrorPull)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from fastq.errors import ErrorCode, error_for_code
 
+from .config_keys import shown
+
 if TYPE_CHECKING:
+    import asyncio
+
+    from fastq.errors import KafkaError
+
     from .replicas import Replica, ReplicaTable
+    from .replication.shared import Acknowledgement, SharedPartition
 
 
 class Told(Protocol):
@@ -33,7 +42,7 @@ def check_writes(replica: Replica, source: str) -> None:
         refuse(
             replica,
             ErrorCode.POLICY_VIOLATION,
-            f"it is not mirrored from {source!r}: its mirror.source is {log.config.mirror_source!r}",
+            f"it is not mirrored from {shown(source)}: its mirror.source is {shown(log.config.mirror_source)}",
         )
     if replica.under_min_isr:
         refuse(replica, ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas demands")
@@ -50,3 +59,48 @@ def tell_offsets(answer: Told, replica: Replica) -> None:
     answer.log_start_offset = log.log_start_offset
     answer.log_end_offset = log.log_end_offset
     answer.high_watermark = log.high_watermark
+
+
+def when_kept(
+    loop: asyncio.AbstractEventLoop,
+    timeout_s: float,
+    waiting: Iterable[tuple[Replica, int, Callable[[KafkaError | None], object]]],
+    done: Callable[[], object],
+) -> Callable[[], None]:
+    """Call back for each replica once all who have to have the records below the offset have them, as with acks=all, or with the error:
+    after `timeout_s` REQUEST_TIMED_OUT. Then, once all were called, `done`, perhaps at once. What is answered waits no longer."""
+    left = 1
+    timer: asyncio.TimerHandle | None = None
+    acknowledgements: list[tuple[SharedPartition, Acknowledgement]] = []
+
+    def one_less() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            if timer is not None:
+                timer.cancel()
+            done()
+
+    def told(callback: Callable[[KafkaError | None], object], error: KafkaError | None) -> None:
+        try:
+            callback(error)
+        finally:
+            one_less()
+
+    def give_up() -> None:
+        for shared, acknowledgement in acknowledgements:
+            shared.give_up(acknowledgement)
+
+    try:
+        for replica, offset, callback in waiting:
+            left += 1
+            acknowledgement = replica.wait_committed(offset, partial(told, callback))
+            if acknowledgement is not None and replica.shared is not None:
+                acknowledgements.append((replica.shared, acknowledgement))
+        if left > 1 and acknowledgements:
+            timer = loop.call_later(timeout_s, give_up)
+    except BaseException:
+        give_up()  # `done` is not called: who asked hears of the error
+        raise
+    one_less()
+    return give_up

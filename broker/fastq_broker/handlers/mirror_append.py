@@ -23,17 +23,15 @@ from fastq.protocol.messages import MirrorAppendRequest, MirrorAppendResponse
 from fastq_broker.connection import ProtocolViolation
 from fastq_broker.log import failures
 from fastq_broker.log.mirrored import append_mirrored, check_end, end_mirror
-from fastq_broker.mirrored_replicas import check_writes, led_replica, refuse, tell_offsets
+from fastq_broker.mirrored_replicas import check_writes, led_replica, refuse, tell_offsets, when_kept
 from fastq_broker.router import Deferred
 
 if TYPE_CHECKING:
-    import asyncio
     from typing import TypeAlias
 
     from fastq_broker.connection import Connection
     from fastq_broker.ports import Ports
     from fastq_broker.replicas import Replica
-    from fastq_broker.replication.shared import Acknowledgement, SharedPartition
     from fastq_broker.router import Header, Result
 
     Answer: TypeAlias = MirrorAppendResponse.MirroredPartitionResult
@@ -152,16 +150,9 @@ def _answer_when_kept(
 ) -> Deferred:
     """Answer once every partition has come to its end."""
     deferred = Deferred(connection)
-    left = len(waiting) + 1
-    timer: asyncio.TimerHandle | None = None
 
     def done() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            if timer is not None:
-                timer.cancel()
-            deferred.complete_with(partial(encode_response, correlation_id, response, version), "MirrorAppend")
+        deferred.complete_with(partial(encode_response, correlation_id, response, version), "MirrorAppend")
 
     def kept(answer: Answer, replica: Replica, error: KafkaError | None) -> None:
         try:
@@ -173,21 +164,9 @@ def _answer_when_kept(
         except Exception as failure:
             failures.report(f"answering the mirror of {replica.log.name}", failure)
             answer.error_code, answer.error_message = ErrorCode.UNKNOWN_SERVER_ERROR, str(failure)
-        done()
 
-    acknowledgements: list[tuple[SharedPartition, Acknowledgement]] = []
-    for answer, replica, offset in waiting:
-        acknowledgement = replica.wait_committed(offset, partial(kept, answer, replica))
-        if acknowledgement is not None and replica.shared is not None:
-            acknowledgements.append((replica.shared, acknowledgement))
-
-    def give_up() -> None:
-        for shared, acknowledgement in acknowledgements:
-            shared.give_up(acknowledgement)
-
-    if left > 1 and acknowledgements:
-        timer = ports.loop.call_later(max(timeout_ms, 0) / 1000, give_up)
-    done()
+    asked = [(replica, offset, partial(kept, answer, replica)) for answer, replica, offset in waiting]
+    when_kept(ports.loop, max(timeout_ms, 0) / 1000, asked, done)
     return deferred
 
 
