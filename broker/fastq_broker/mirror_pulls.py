@@ -9,6 +9,7 @@ Rules
   stops at the first of them, and the answer says which epoch that is.
 - What comes next is fetched while what came last is appended, until there are `bytes_max`, half of the time is over, little is left, or
   something is wrong. Each partition ends for itself, and the answer tells the source's errors from this cluster's.
+- A source that throttles by a quota is asked for no more: whoever waits for it here is copied by nobody meanwhile.
 - It is answered once all who have to have what was appended have it, as MirrorAppend is. Who asks and goes away is served to the end of
   what has come by then.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,19 +33,18 @@ from fastq.errors import (
 )
 from fastq.metadata import TopicPartition, is_topic_name
 from fastq.net.batches import IDS_FROM, RESPONSE_BYTES, Fetched, Wanted, fetch, up_to_epoch
-from fastq.net.operations import Broker, Route
+from fastq.net.operations import Found, Route
 from fastq.protocol.messages import MetadataResponse, MirrorPullRequest, MirrorPullResponse
 
 from .config_keys import shown
 from .log.mirrored import append_mirrored, check_end
-from .mirrored_replicas import check_writes, led_replica, refuse, tell_offsets
+from .mirrored_replicas import check_writes, led_replica, refuse, tell_offsets, when_kept
 from .source_client import SourceClient, asked_for
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     from .replicas import Replica, ReplicaTable
-    from .replication.shared import Acknowledgement, SharedPartition
     from .router import RequestContext
 
     Answer: TypeAlias = MirrorPullResponse.PulledPartitionResult
@@ -58,6 +58,7 @@ CALL_S_MIN, CALL_S_MAX = 0.1, 10.0
 NODES_MAX = 4
 """Of the source, that one fetch asks: their answers share RESPONSE_BYTES, but for NODE_BYTES_MIN each."""
 NODE_BYTES_MIN = 1 << 20
+LEADS = "a leader in the source"
 LITTLE_BYTES = 64 << 10
 """Of a partition with less to come the mirror fetches the rest, as it does what comes then."""
 
@@ -123,7 +124,8 @@ class Pull:
         self._pulled: list[Pulled] = []
         self._left: dict[TopicPartition, Pulled] = {}
         self._bytes_left = max(min(request.bytes_max, BYTES_MAX), 1)
-        self._until = self._end_at = 0.0  # when no more is fetched, and when it is answered at the latest
+        self._until = self._heard_by = self._end_at = 0.0
+        """When no more is fetched, when the source has to have answered, and when this is to be."""
         self._over = False
         self._waits: asyncio.Future[Any] | None = None
 
@@ -141,7 +143,7 @@ class Pull:
     async def _serve(self) -> MirrorPullResponse:
         timeout_s = min(max(self._request.timeout_ms, 0), TIMEOUT_MS_MAX) / 1000
         now = self._loop.time()
-        self._until, self._end_at = now + timeout_s / 2, now + timeout_s
+        self._until, self._heard_by, self._end_at = now + timeout_s / 2, now + timeout_s * 3 / 4, now + timeout_s
         source = self._admit()
         if source is not None and self._left:
             try:
@@ -222,8 +224,8 @@ class Pull:
         if found.cluster_id != source.cluster_id:
             raise error_for_code(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"{shown(source.alias)} is the cluster {source.cluster_id!r} to the mirror, and where mirror.pull.{source.alias[:64]} "
-                f"leads to is {found.cluster_id!r}",
+                f"{shown(source.alias)} is the cluster {shown(source.cluster_id)} to the mirror, and where mirror.pull.{source.alias[:64]} "
+                f"leads to is {shown(found.cluster_id)}",
             )
         topics = {topic.name: topic for topic in found.topics}
         for tp, pulled in list(self._left.items()):
@@ -251,6 +253,7 @@ class Pull:
                 if answers is None:
                     return
                 come = self._judge(answers)
+                client.muted = client.muted or any(map(_throttle_ms, answers.values()))
                 del answers
                 if come:
                     fetching = self._fetch(client)
@@ -280,7 +283,7 @@ class Pull:
             return None
         routes: dict[Route, dict[TopicPartition, Wanted]] = {}
         for tp, pulled in self._left.items():
-            route = Broker(pulled.node_id)
+            route = Found(pulled.node_id, LEADS)  # tried once: no other's answer is to wait for more
             if route in routes or len(routes) < NODES_MAX:
                 wanted = Wanted(pulled.topic_id, pulled.position, pulled.epoch)
                 routes.setdefault(route, {})[tp] = wanted
@@ -289,8 +292,8 @@ class Pull:
         return client.start(operation, self._call_s())
 
     def _call_s(self) -> float:
-        """How long the source may take for an answer."""
-        return min(max(self._end_at - self._loop.time(), CALL_S_MIN), CALL_S_MAX)
+        """How long the source may take for an answer: what it has is to be kept by all here in time."""
+        return min(max(self._heard_by - self._loop.time(), CALL_S_MIN), CALL_S_MAX)
 
     def _judge(self, answers: Answers) -> list[tuple[TopicPartition, Pulled, Fetched]]:
         """What is to be appended. Partitions that have come to their end are no longer left."""
@@ -316,6 +319,9 @@ class Pull:
                 self._left[tp] = self._left.pop(tp)  # behind those of which nothing came
             if answer.later_epoch >= 0 or kept.next_offset >= kept.high_watermark or _is_little(kept):
                 del self._left[tp]
+            elif kept.throttle_ms:  # what is asked next is answered after that, and its mirror may get more meanwhile
+                what = f"a quota of the source keeps it from answering for {kept.throttle_ms} ms"
+                self._end(tp, error_for_code(ErrorCode.THROTTLING_QUOTA_EXCEEDED, what))
         return come
 
     def _append(self, come: list[tuple[TopicPartition, Pulled, Fetched]]) -> None:
@@ -357,41 +363,38 @@ class Pull:
         return led_replica(self._context.replicas, replica.topic_id, replica.partition) is replica
 
     async def _commit(self) -> None:
-        """Wait until all who have to have it have what was appended."""
-        waiting: list[tuple[Pulled, asyncio.Future[KafkaError | None]]] = []
-        acknowledgements: list[tuple[SharedPartition, Acknowledgement]] = []
-
-        def give_up() -> None:
-            for shared, acknowledgement in acknowledgements:
-                shared.give_up(acknowledgement)
-
-        timer = self._loop.call_at(self._end_at, give_up)
+        """Wait until all who have to have it have what was appended. Where something is wrong already, whoever asks looks for itself what
+        is there, and the others are not to wait for that."""
+        waiting: list[tuple[Replica, int, Callable[[KafkaError | None], object]]] = []
+        for pulled in self._pulled:
+            answer = pulled.answer
+            if answer.error_code or not answer.bytes:
+                continue
+            if self._is_here(pulled):
+                waiting.append((pulled.replica, pulled.end, partial(_note, answer)))
+            else:
+                _refuse(answer, error_for_code(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        kept: asyncio.Future[None] = self._loop.create_future()
+        timeout_s = max(self._end_at - self._loop.time(), 0.0)
+        give_up = when_kept(self._loop, timeout_s, waiting, partial(_settle, kept))
         try:
-            for pulled in self._pulled:
-                if not pulled.answer.bytes:
-                    continue
-                if not self._is_here(pulled):
-                    if not pulled.answer.error_code:
-                        _refuse(pulled.answer, error_for_code(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-                else:
-                    future: asyncio.Future[KafkaError | None] = self._loop.create_future()
-                    waiting.append((pulled, future))
-                    replica = pulled.replica
-                    acknowledgement = replica.wait_committed(pulled.end, partial(_settle, future))
-                    if acknowledgement is not None and replica.shared is not None:
-                        acknowledgements.append((replica.shared, acknowledgement))
-            for pulled, future in waiting:
-                error = await future
-                if error is not None and not pulled.answer.error_code:
-                    _refuse(pulled.answer, error)
+            await kept
         finally:
-            timer.cancel()
             give_up()
 
 
-def _settle(future: asyncio.Future[KafkaError | None], error: KafkaError | None) -> None:
+def _note(answer: Answer, error: KafkaError | None) -> None:
+    if error is not None:
+        _refuse(answer, error)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
     if not future.done():
-        future.set_result(error)
+        future.set_result(None)
+
+
+def _throttle_ms(found: Fetched | FastqError) -> int:
+    return found.throttle_ms if isinstance(found, Fetched) else 0
 
 
 def _is_little(found: Fetched) -> bool:

@@ -2,7 +2,8 @@
 
 Rules
 - A client is one pull's at a time, and kept for the next one for KEPT_S: so none waits behind another's fetch, and no connection is made
-  for each. One that still waits for an answer when its pull ends is closed, so nothing stays in flight.
+  for each. One that still waits for an answer when its pull ends is closed, so nothing stays in flight, and so is one that cannot reach
+  the source: it would go on trying, and the next pull is to ask anew.
 - So many pulls run at a time as PULLS_MAX says: each may hold two answers of `batches.RESPONSE_BYTES`, and the loop is everybody's.
 - Everything happens in the loop's thread.
 """
@@ -91,7 +92,7 @@ class MirrorSources:
         return client
 
     def _give_back(self, alias: str, client: SourceClient) -> None:
-        if client.is_idle and not self.closed:
+        if client.may_be_kept and not self.closed:
             with suppress(MemoryError):
                 client.timer = self._loop.call_later(KEPT_S, self._end, alias, client)
                 self._free.setdefault(alias, []).append(client)

@@ -24,18 +24,21 @@ METADATA_VERSIONS = (10, 32767)
 
 
 class SourceClient:
-    """A client of another cluster. Invariant: `_running` are operations that have not ended."""
+    """A client of another cluster. Invariant: `_running` are operations that have not ended. `muted`: a quota keeps a connection from being
+    answered for a while, as whoever has the client was told."""
 
     def __init__(self, core: ClientCore, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._driver = AsyncDriver(core, loop)
         self._running = 0
+        self.muted = False
         self.timer: asyncio.TimerHandle | None = None  # of its end, while nobody has it
 
     @property
-    def is_idle(self) -> bool:
-        """Whether it waits for no answer."""
-        return self._running == 0
+    def may_be_kept(self) -> bool:
+        """Whether it waits for no answer, and has somebody to ask. One that was refused would go on trying to log in, with nobody who
+        waits for it, and tell the next who does of an error of before."""
+        return self._running == 0 and not self.muted and self._driver.core.unreachable() is None
 
     def start(self, operation: Operation[T], timeout_s: float) -> asyncio.Future[T]:
         """Begin an operation: its requests leave in the next pass of the loop. Who does not want its outcome any more cancels that."""

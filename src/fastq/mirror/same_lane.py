@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from fastq.consumer import Consumer
-from fastq.errors import ClientClosed, FastqError, OffsetOutOfRange, PolicyViolation
+from fastq.errors import ClientClosed, FastqError, NetworkException, OffsetOutOfRange, PolicyViolation
 from fastq.metadata import TopicPartition
 from fastq.mirror.lane import AGREE_S, FOREVER_S, RETRY_S, Failure, Lane, Work, opened_producer, stopped_error
 from fastq.mirror.progress import MirrorGap
@@ -483,6 +483,16 @@ class SameLane(Lane):
         if found.diverged or isinstance(found.source_error, OffsetOutOfRange):
             self._pulls.rest(tp)
             self._anew(tp, "the source does not go on from there")
+            return False
+        if (
+            found.source_error is not None
+            and found.source_end >= 0
+            and isinstance(found.source_error, NetworkException)
+        ):
+            self._pulls.rest(tp)
+            self._anew(
+                tp, f"the source went away in the middle, and may have less when it is back: {found.source_error}"
+            )
             return False
         if found.source_error is not None:
             self._pulls.failed(tp, found.source_error)

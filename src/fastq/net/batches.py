@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
 class Fetched(NamedTuple):
     """`records` are whole batches, as many records as `amount`, up to `next_offset`; `epochs` those that begin in them, with their first
     offsets; `newest_ms` the last batch's time (-1: none). `asked` is the offset that was asked for; `diverged`: the log has another
-    history than who asked."""
+    history than who asked. For `throttle_ms` the broker answers nothing more on the connection, by a quota (0: it does)."""
 
     asked: int
     records: memoryview
@@ -48,6 +48,7 @@ class Fetched(NamedTuple):
     high_watermark: int
     diverged: bool = False
     newest_ms: int = -1
+    throttle_ms: int = 0
 
 
 def fetch(
@@ -83,7 +84,10 @@ def fetch(
             for data in topic.partitions:
                 tp = TopicPartition(name, data.partition_index)
                 if tp in wanted:
-                    found[tp] = read(tp, wanted[tp], data)
+                    part = read(tp, wanted[tp], data)
+                    if answer.throttle_time_ms > 0 and isinstance(part, Fetched):
+                        part = part._replace(throttle_ms=answer.throttle_time_ms)
+                    found[tp] = part
         for tp in wanted:
             found.setdefault(tp, UnknownServerError(f"the answer leaves {tp} out"))
     return found

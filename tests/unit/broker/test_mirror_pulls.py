@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastq_broker import mirror_pulls, mirror_sources
+from fastq_broker import mirror_pulls
 from fastq_broker.controller.image import PartitionImage
 from fastq_broker.handlers import mirror_pull
 from fastq_broker.log import LogConfig
@@ -25,7 +24,6 @@ from fastq.errors import (
     FastqError,
     InvalidRequest,
     ResourceNotFound,
-    ThrottlingQuotaExceeded,
     UnsupportedVersion,
 )
 from fastq.net.requests import VersionedRequest
@@ -56,6 +54,7 @@ class Cluster:
         self.diverges = False
         self.error: FastqError | None = None
         self.is_silent = False
+        self.throttle_ms = 0
         self.asked: list[Any] = []
 
     def end(self, index: int) -> int:
@@ -111,7 +110,7 @@ class Cluster:
                     left -= len(fits[:left])
                 found.append(data)
             topics.append(FetchResponse.FetchableTopicResponse(topic_id=topic.topic_id, partitions=found))
-        return FetchResponse(responses=topics)
+        return FetchResponse(throttle_time_ms=self.throttle_ms, responses=topics)
 
 
 class Client:
@@ -121,11 +120,11 @@ class Client:
         self.cluster, self.loop = cluster, loop
         self.timer: Any = None
         self.running: list[asyncio.Future[Any]] = []
-        self.is_closed = False
+        self.is_closed = self.muted = False
 
     @property
-    def is_idle(self) -> bool:
-        return not self.running
+    def may_be_kept(self) -> bool:
+        return not self.running and not self.muted
 
     def start(self, operation: Any, timeout_s: float) -> asyncio.Future[Any]:
         assert 0 < timeout_s <= 10
@@ -271,7 +270,7 @@ def test_what_is_fetched_lies_there_as_in_the_source_in_this_nodes_epoch(node: N
     assert asked[:2] == [(0, 2, 3), (1, 2, 3)]
     assert {t.topic_id for f in node.cluster.asked for t in f.topics} == {THERE}
     assert [f.replica_id for f in node.cluster.asked] == [-1] * len(node.cluster.asked)
-    assert node.clients[0].is_idle
+    assert node.clients[0].may_be_kept
 
 
 def test_what_comes_next_is_fetched_while_what_came_last_is_appended(node: Node) -> None:
@@ -397,6 +396,19 @@ def test_a_source_that_goes_in_the_middle_leaves_what_came_before(node: Node) ->
     assert part.next_offset == part.log_end_offset == 2 + part.records < 6 and part.records > 0
 
 
+def test_a_source_that_throttles_is_asked_for_no_more(node: Node) -> None:
+    node.cluster.throttle_ms, node.cluster.batches_max = 5_000, 2
+    node.cluster.logs[0] += [batch(offset, b"v") for offset in range(2, 6)]
+    node.cluster.logs[1] += [batch(2, b"v")]
+    one, two = parts(node.pull((1, 2, 3), (0, 2, 3)))
+    assert (one.error_code, one.source_error, one.next_offset) == (0, 0, 3), "there was no more"
+    assert (two.error_code, two.source_error) == (0, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+    assert "5000 ms" in two.error_message
+    assert (two.next_offset, two.log_end_offset, two.source_high_watermark) == (3, 3, 6), "what came is there"
+    assert len(node.cluster.asked) == 1
+    assert node.clients[0].is_closed, "its connection is muted for as long"
+
+
 def test_a_source_with_another_history_says_so(node: Node) -> None:
     node.cluster.diverges = True
     (part,) = parts(node.pull((0, 2, 3)))
@@ -460,6 +472,38 @@ def test_what_changes_here_meanwhile_ends_it_before_anything_is_appended(node: N
     assert len(node.cluster.asked) <= 4
 
 
+def test_nobody_waits_for_what_was_appended_before_it_was_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.cluster.logs[0] += [batch(offset, b"v") for offset in range(2, 20)]
+    node.cluster.logs[1] += [batch(2, b"v")]
+    waited: list[int] = []
+    wait = Replica.wait_committed
+
+    def wait_committed(replica: Replica, offset: int, callback: Any) -> Any:
+        waited.append(replica.partition)
+        return wait(replica, offset, callback)
+
+    monkeypatch.setattr(Replica, "wait_committed", wait_committed)
+    node.of(0).log.on_advance(lambda log: out_of_sync(node) if log.log_end_offset > 5 else None)
+    one, two = parts(node.pull((0, 2, 3), (1, 2, 3)))
+    assert one.error_code == ErrorCode.NOT_ENOUGH_REPLICAS and one.bytes > 0
+    assert (two.error_code, two.next_offset, waited) == (0, 3, [1])
+
+
+def test_the_source_has_to_answer_while_there_is_time_to_keep_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.cluster.logs[0] += [batch(offset, b"v") for offset in range(2, 5)]
+    given: list[float] = []
+    start = Client.start
+
+    def started(client: Client, operation: Any, timeout_s: float) -> Any:
+        given.append(timeout_s)
+        return start(client, operation, timeout_s)
+
+    monkeypatch.setattr(Client, "start", started)
+    (part,) = parts(node.pull((0, 2, 3), timeout_ms=8_000))
+    assert part.next_offset == 5
+    assert given[0] == mirror_pulls.LOOK_S and all(3.0 < seconds <= 6.0 for seconds in given[1:])
+
+
 def test_who_asks_and_goes_away_is_served_to_the_end_of_what_came(node: Node) -> None:
     node.cluster.logs[0] += [batch(offset, b"v") for offset in range(2, 5)]
     node.of(0).log.on_advance(lambda _: changed(node.cluster, is_silent=True))
@@ -516,42 +560,3 @@ def test_it_ends_when_it_has_enough_or_little_is_left(node: Node, monkeypatch: p
     monkeypatch.setattr(mirror_pulls, "LITTLE_BYTES", 3 * len(batch(2, b"v" * 100)) + 1)
     (part,) = parts(node.pull((0, 5, 3)))
     assert (part.next_offset, part.source_high_watermark) == (9, 12)
-
-
-def test_clients_are_lent_to_one_pull_and_kept_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, made = Cluster(), []
-
-    def make(loop: Any, _core: object, _loop: object) -> Client:
-        made.append(Client(cluster, loop))
-        return made[-1]
-
-    async def play() -> None:
-        loop = asyncio.get_running_loop()
-        monkeypatch.setattr("fastq_broker.source_client.SourceClient", partial(make, loop))
-        monkeypatch.setattr(mirror_sources, "KEPT_S", 0.01)
-        sources = MirrorSources({"A": Any}, loop, SimpleNamespace(client=lambda *_, **__: None))  # type: ignore[arg-type,dict-item]
-        with sources.borrowed("A") as first:
-            with sources.borrowed("A") as second:
-                assert first is not second
-            with sources.borrowed("A") as third:
-                assert third is second
-                cluster.is_silent = True
-                third.start(iter(()), 1.0)  # type: ignore[arg-type]
-            assert third.is_closed  # type: ignore[attr-defined]
-            opened = [sources.borrowed("A") for _ in range(mirror_sources.PULLS_MAX - 1)]
-            for one in opened:
-                one.__enter__()
-            with pytest.raises(ThrottlingQuotaExceeded), sources.borrowed("A"):
-                pass
-            for one in opened:
-                one.__exit__(None, None, None)
-        assert [client.is_closed for client in made].count(True) == 1
-        await asyncio.sleep(0.1)
-        assert all(client.is_closed for client in made), "nobody has asked for them since"
-        with sources.borrowed("A") as last:
-            sources.close()
-            assert last.is_closed  # type: ignore[attr-defined]
-        with pytest.raises(FastqError, match="this node stops"), sources.borrowed("A"):
-            pass
-
-    asyncio.run(play())

@@ -13,6 +13,7 @@ from fastq.errors import (
     ConnectionRefused,
     FastqError,
     InconsistentClusterId,
+    NetworkException,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     PolicyViolation,
@@ -170,6 +171,7 @@ def test_where_the_source_begins_is_told_as_ever() -> None:
         WELL._replace(error=NotLeaderOrFollower()),
         WELL._replace(error=RequestTimedOut()),
         WELL._replace(error=PolicyViolation()),
+        WELL._replace(source_error=NetworkException("it went away")),
         ConnectionRefused(),
         FastqError("a defect"),
     ],
@@ -192,6 +194,11 @@ def test_what_may_be_elsewhere_now_is_placed_anew(outcome: Pulled | FastqError) 
         (UnsupportedVersion("older"), LATER_S, "B does not fetch from A by itself"),
         (ThrottlingQuotaExceeded("enough"), SOON_S, ""),
         (WELL._replace(source_error=NotLeaderOrFollower()), SOON_S, ""),
+        (
+            WELL._replace(source_error=NetworkException("no way"), source_end=-1),
+            AGAIN_S,
+            "B was told how to fetch from A",
+        ),
         (WELL._replace(source_error=InconsistentClusterId("another")), AGAIN_S, "B was told how to fetch from A"),
     ],
 )

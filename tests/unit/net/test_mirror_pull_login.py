@@ -47,13 +47,14 @@ class Safe:
         self.broker = FakeBroker(tls=context)
         self.broker.topics = {TOPIC: 1}
         self.logins: list[bytes] = []
+        self.secret = SECRET
         self.broker.handlers[ApiKey.SASL_HANDSHAKE] = lambda *_: SaslHandshakeResponse(mechanisms=["PLAIN"])
         self.broker.handlers[ApiKey.SASL_AUTHENTICATE] = self._login
         self.broker.handlers[ApiKey.FETCH] = self._fetch
 
     def _login(self, request: Any, _version: int) -> SaslAuthenticateResponse:
         self.logins.append(bytes(request.auth_bytes))
-        if self.logins[-1] != b"\0me\0" + SECRET.encode():
+        if self.logins[-1] != b"\0me\0" + self.secret.encode():
             return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED)
         return SaslAuthenticateResponse()
 
@@ -73,8 +74,8 @@ def source() -> Iterator[Safe]:
     safe.broker.close()
 
 
-def pulled(target: Broker, source: str = SOURCE) -> Any:
-    """The answer to a pull of a topic that ends at offset 1."""
+def made(target: Broker, source: str = SOURCE) -> bytes:
+    """The id of a topic that ends at offset 1."""
     side = Side("B", {"bootstrap_servers": target.bootstrap_servers}, {}, {})
     with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
         topic_id = admin.create_topic(TOPIC, 1, configs={MIRROR_SOURCE: source}).topic_id
@@ -82,6 +83,10 @@ def pulled(target: Broker, source: str = SOURCE) -> Any:
     ask = Ask(topic_id, source, 0, records=memoryview(bytearray(batch(0))))
     assert writer.ask_until({TopicPartition(TOPIC, 0): ask}, lambda: None, 20)[TopicPartition(TOPIC, 0)].error is None
     writer.close()
+    return topic_id
+
+
+def pulled(target: Broker, topic_id: bytes, source: str = SOURCE) -> Any:
     part = MirrorPullRequest.PulledPartition(index=0, offset=1, epoch=3)
     topic = MirrorPullRequest.PulledTopic(topic_id=topic_id, source=source, name=TOPIC, partitions=[part])
     with RawConnection(target.bootstrap_servers) as raw:
@@ -104,7 +109,7 @@ def settings(source: Safe, **more: str) -> dict[str, object]:
 
 def test_it_logs_in_with_its_own_settings_and_shows_them_to_nobody(source: Safe) -> None:
     with Broker(in_memory=True, config=settings(source)) as target:
-        part = pulled(target)
+        part = pulled(target, made(target))
         assert (part.error_code, part.source_error, part.next_offset, part.records) == (0, 0, 10, 9)
         with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
             tp = TopicPartition(TOPIC, 0)
@@ -119,10 +124,21 @@ def test_it_logs_in_with_its_own_settings_and_shows_them_to_nobody(source: Safe)
 def test_a_wrong_password_is_the_sources_error(source: Safe) -> None:
     more = {"sasl.password": "Geheim4"}
     with Broker(in_memory=True, config=settings(source, **more)) as target:
-        part = pulled(target)
+        part = pulled(target, made(target))
         assert (part.error_code, part.next_offset, part.records) == (0, 1, 0)
         assert part.source_error not in (0, ErrorCode.OFFSET_OUT_OF_RANGE)
         assert "Geheim" not in part.error_message and "Geheim" not in target.log
+
+
+def test_who_was_refused_asks_anew_the_next_time_and_not_before(source: Safe) -> None:
+    with Broker(in_memory=True, config=settings(source)) as target:
+        topic_id = made(target)
+        source.secret = "Geheim4"
+        assert pulled(target, topic_id).source_error == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert len(source.logins) == 1
+        source.secret = SECRET
+        part = pulled(target, topic_id)
+        assert (part.source_error, part.next_offset) == (0, 10)
 
 
 def test_a_source_that_cannot_fetch_by_ids_is_not_pulled_from(source: Safe) -> None:
@@ -130,5 +146,5 @@ def test_a_source_that_cannot_fetch_by_ids_is_not_pulled_from(source: Safe) -> N
         if versions.api_key == ApiKey.FETCH:
             versions.max_version = 12
     with Broker(in_memory=True, config=settings(source)) as target:
-        part = pulled(target)
+        part = pulled(target, made(target))
         assert (part.source_error, part.next_offset) == (ErrorCode.UNSUPPORTED_VERSION, 1)
