@@ -114,7 +114,9 @@ def _pull(of_nodes: list[dict[TopicPartition, Pull]], bytes_max: int, timeout_ms
         names = {asked.topic_id: tp.topic for tp, asked in wanted.items()}
         for topic in answer.topics:
             for part in topic.partitions:
-                tp = TopicPartition(names[topic.topic_id], part.index)
+                tp = TopicPartition(names.get(topic.topic_id, ""), part.index)
+                if tp not in wanted:
+                    continue
                 found[tp] = _read(tp, part)
         for tp in wanted:
             found.setdefault(tp, UnknownServerError(f"the answer leaves {tp} out"))

@@ -186,7 +186,9 @@ def _ask(asked_of: Sequence[Mapping[TopicPartition, Ask]], timeout_ms: int) -> O
         names = {asked.topic_id: tp.topic for tp, asked in wanted.items()}
         for topic in answer.topics:
             for part in topic.partitions:
-                tp = TopicPartition(names[topic.topic_id], part.index)
+                tp = TopicPartition(names.get(topic.topic_id, ""), part.index)
+                if tp not in wanted:
+                    continue
                 error = None
                 if part.error_code:
                     error = error_for_code(part.error_code, part.error_message, topic=tp.topic, partition=tp.partition)

@@ -15,16 +15,17 @@ from fastq._native.records import build_batch
 from fastq.compression import Codec
 from fastq.errors import CorruptMessage, FastqError, LeaderNotAvailable
 from fastq.metadata import Node, TopicPartition
-from fastq.mirror import metrics, source_reader, target_writer
+from fastq.mirror import metrics, source_reader, target_puller, target_writer
 from fastq.mirror import mirror as mirror_module
 from fastq.mirror.config import MirrorConfig, Side, parse_config
 from fastq.mirror.lane import Counts, ending_producer, opened_producer
 from fastq.mirror.metrics import MirrorExporter
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.source_reader import Fetched, SourceReader, Wanted, leaders_of
+from fastq.mirror.target_puller import Pull
 from fastq.mirror.target_writer import Ask, TargetWriter, divided
 from fastq.net import batches
-from fastq.protocol.messages import FetchResponse
+from fastq.protocol.messages import FetchResponse, MirrorAppendResponse, MirrorPullResponse
 
 NOBODY = Side("A", {"bootstrap_servers": "127.0.0.1:1"}, {}, {})
 
@@ -78,6 +79,38 @@ def test_leaders_are_asked_for_under_the_drivers_lock(monkeypatch: pytest.Monkey
     client.close()
     assert isinstance(answer, LeaderNotAvailable)
     assert owned == [True, True], "once for the leaders that are not known, once for what was refused"
+
+
+def answered_with(operation: Any, answer: object) -> Any:
+    """What an operation makes of this answer to its one call."""
+    next(operation)
+    with pytest.raises(StopIteration) as stop:
+        operation.send([answer])
+    return stop.value.value
+
+
+@pytest.mark.parametrize(("topic_id", "index"), [(b"x" * 16, 0), (bytes(16), 7)])
+def test_an_answer_of_the_target_that_speaks_of_something_else_answers_nothing(topic_id: bytes, index: int) -> None:
+    """A topic's id that was not asked for was a KeyError, which ended the lane."""
+    tp = TopicPartition("t", 0)
+    pulled = MirrorPullResponse(
+        topics=[
+            MirrorPullResponse.PulledTopicResult(
+                topic_id=topic_id, partitions=[MirrorPullResponse.PulledPartitionResult(index=index)]
+            )
+        ]
+    )
+    told = MirrorAppendResponse(
+        topics=[
+            MirrorAppendResponse.MirroredTopicResult(
+                topic_id=topic_id, partitions=[MirrorAppendResponse.MirroredPartitionResult(index=index)]
+            )
+        ]
+    )
+    outcomes = answered_with(target_puller._pull([{tp: Pull(bytes(16), "A/c/t", "t", 1, 0)}], 1, 1), pulled)
+    answers = answered_with(target_writer._ask([{tp: Ask(bytes(16), "A/c/t")}], 1), told)
+    assert list(outcomes) == list(answers) == [tp]
+    assert str(outcomes[tp]) == str(answers[tp].error) == "the answer leaves t-0 out"
 
 
 def test_leaders_that_were_wrong_are_asked_for_while_the_topic_is_looked_at() -> None:
