@@ -113,6 +113,11 @@ class Harness:
         )
         self.sent.pop().done(response, None, self.now)
 
+    def refused(self, code: int) -> None:
+        """The heartbeat that is due is refused, and the one after it when it says what is owned."""
+        while self.beat() is not None:
+            self.answer(code)
+
     def join(self, *topics: str, assigned: dict[bytes, list[int]], epoch: int = 1) -> None:
         """A member that has carried out its first assignment, and said so."""
         self.member.subscribe(Subscription(topics))

@@ -129,8 +129,7 @@ def test_a_fenced_member_loses_all_and_joins_again_under_its_id(code: int) -> No
     harness.join("t", assigned={T: [0, 1]}, epoch=9)
     member_id = harness.member.member_id
     harness.later()
-    harness.beat()
-    harness.answer(code)
+    harness.refused(code)
     assert not harness.member.may_commit
     assert harness.beat() is None
     assert harness.carry_out() == [Change(ChangeKind.LOSE, (TopicPartition("t", 0), TopicPartition("t", 1)))]

@@ -57,9 +57,7 @@ def test_a_member_of_the_consumer_protocol_is_named_by_the_epoch_that_it_has_los
             member.lost_generation(ErrorCode.UNKNOWN_MEMBER_ID)
         else:
             harness.later()
-            harness.beat()
-            code = ErrorCode.FENCED_MEMBER_EPOCH if how == "fenced" else ErrorCode.GROUP_AUTHORIZATION_FAILED
-            harness.answer(code)
+            harness.refused(ErrorCode.FENCED_MEMBER_EPOCH if how == "fenced" else ErrorCode.GROUP_AUTHORIZATION_FAILED)
         assert session.group_metadata() == place, "a generation of -1 is taken by the coordinator of an empty group"
         assert member.generation == -1, "it joins with nothing"
         if how == "given up":
@@ -171,8 +169,7 @@ def member_that_is(how: str, consumer: Any) -> None:
     session.membership = member
     if how == "fenced":
         harness.later()
-        harness.beat()
-        harness.answer(ErrorCode.FENCED_MEMBER_EPOCH)
+        harness.refused(ErrorCode.FENCED_MEMBER_EPOCH)
     elif how == "too slow":
         member.overdue()
     elif how == "too slow, as the native thread knows":

@@ -4,7 +4,7 @@ Rules
 - One OffsetCommit at a time: what waits meanwhile goes out as one request, the latest offset of a partition counting, so a commit
   that is sent again never undoes a later one. Its bytes are made and read natively, as an application may commit every record.
 - A commit is sent again while the coordinator moves, loads or lacks replicas, until its deadline. What the group refuses (a member
-  or generation that is not its own) is final.
+  or generation that is not its own) is final, but for a member epoch that is behind: the newer one may be on its way.
 - OffsetFetch asks for stable offsets (KIP-447): what an open transaction may still change is waited for.
 - A commit means the topics that were read, by their ids where the coordinator takes them (from version 10 on): offsets of a topic that
   was deleted are not taken for those of one that has its name since.
@@ -92,7 +92,7 @@ class Committer:
         self,
         coordinator: Coordinator,
         on_refused: Callable[[int, GroupMetadata], object],
-        restamped: Callable[[GroupMetadata], GroupMetadata | None],
+        restamped: Callable[[GroupMetadata, Iterable[TopicPartition]], GroupMetadata | None],
         on_committed: Callable[[Offsets], object],
         is_gone: Callable[[TopicPartition], bool],
         topic_id: Callable[[TopicPartition], bytes],
@@ -243,7 +243,8 @@ class Committer:
         if code in RETRY_ELSEWHERE:
             self.coordinator.lost(now, error.name)
         elif code == ErrorCode.STALE_MEMBER_EPOCH:
-            fresh = self._restamped(commit.who)
+            fresh = self._restamped(commit.who, commit.offsets)
+            self._on_refused(code, commit.who)
             if fresh is None:
                 commit.finish(error)
                 return False

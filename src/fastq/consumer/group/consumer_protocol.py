@@ -6,7 +6,9 @@ Rules
 - An assignment is reconciled in steps: what is to go is revoked (the application commits and lets go), what is new is assigned, and
   then the next heartbeat says what is owned. Steps are `Change`s, run by the application's thread, one at a time; partitions that
   stay are read on without a pause.
-- A fenced member loses what it has and joins again under its id. Member ids are made here, once in a member's life.
+- A fenced member loses what it has and joins again under its id. Member ids are made here, once in a member's life. Who is refused for its
+  epoch alone says first what it owns: the coordinator lets the epoch before through then, as the answer that told a newer one may be lost,
+  or had by who speaks for the member. An epoch only grows in a life.
 - A pattern is the coordinator's to match where it can, and where it would not match internal topics; else the topics that match are
   named here.
 - Who has joined and was given nothing yet asks sooner than it was told to, at growing intervals and not for ever: others have to let go
@@ -44,7 +46,7 @@ from fastq.consumer.group.membership import (
     group_error,
     ordered,
 )
-from fastq.errors import FastqError, UnsupportedVersion
+from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
 from fastq.metadata import ClusterMetadata, GroupMetadata, TopicPartition
 from fastq.protocol.message import Message
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -83,9 +85,9 @@ class ConsumerProtocolMembership:
     """One member; `Membership` has the contract.
 
     Invariants: `_owned` is what the application reads, `owned` the same by name; they change only by a change that was carried
-    out. `epoch` is that of the last answer, 0 when it is to join; `lost` has the one before then. `state` moves along
-    TRANSITIONS. Thread rule: under the driver's lock, or in its loop. `assignor`: the server-side assignor it wants ("uniform",
-    "range"); None: the group's own.
+    out. `epoch` is the last that was told, 0 when it is to join, `joined_epoch` the first of this life; `lost` has the one before then.
+    `state` moves along TRANSITIONS. Thread rule: under the driver's lock, or in its loop. `assignor`: the server-side assignor it wants
+    ("uniform", "range"); None: the group's own.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class ConsumerProtocolMembership:
         self.member_id = uuid_to_str(random_uuid(rng))
         self.lost: GroupMetadata | None = None
         self.group_topics = ()  # the coordinator divides them
-        self.epoch = JOIN_EPOCH
+        self.epoch = self.joined_epoch = JOIN_EPOCH
         self.state = State.UNSUBSCRIBED
         self.interval_s = 5.0
         self.wants_metadata: str | None = None
@@ -236,6 +238,8 @@ class ConsumerProtocolMembership:
         self._due = 0.0
         if REACTIONS.get(code) is Reaction.FENCED:
             self._fenced(group_error(code, "told by a commit", self.who))
+        elif code == ErrorCode.STALE_MEMBER_EPOCH:
+            self._say_all(0.0)
 
     def leave(self, reason: str) -> list[Outgoing]:
         """The farewell, where there is somebody to say it to."""
@@ -336,8 +340,10 @@ class ConsumerProtocolMembership:
             return self._request(before, said)
 
         def done(response: ConsumerGroupHeartbeatResponse | None, error: FastqError | None, now: float) -> None:
-            if self._in_flight != number:
-                return  # of an earlier life
+            if self._in_flight != number:  # of an earlier life, which the coordinator may take for this one
+                if response is None:
+                    self._say_all(now + LATE_S)
+                return
             self._in_flight = 0
             if leaving:
                 self._left(now)
@@ -347,7 +353,7 @@ class ConsumerProtocolMembership:
                 if response.error_code == 0:
                     self._said = said
                 try:
-                    self._answered(response, now)
+                    self._answered(response, now, said.parts != before.parts)
                 except Exception:
                     self._said = NOTHING_SAID  # an assignment may be lost: who says all hears all
                     raise
@@ -390,33 +396,34 @@ class ConsumerProtocolMembership:
         """A heartbeat thread has had this answer. Whatever is new, the next heartbeat asks for all of it again, and not the one that is on
         its way, which may be answered already. What was lost (None) may even be asked by the coordinator only now: until it can no more,
         all heartbeats ask for all."""
-        if self.state not in MEMBER:
-            return
-        until = now
         if response is None:
-            until += LATE_S
-        elif isinstance(response, ConsumerGroupHeartbeatResponse):
+            self._say_all(now + LATE_S)
+        elif self.state in MEMBER and isinstance(response, ConsumerGroupHeartbeatResponse):
             if response.error_code == 0 and response.member_epoch == self.epoch and response.assignment is None:
                 return
             if response.error_code == 0:
                 self.epoch = max(self.epoch, response.member_epoch)
             self._due = 0.0
+            self._say_all(now)
+
+    def _say_all(self, until: float) -> None:
         self._says_all_until = until if self._says_all_until is None else max(self._says_all_until, until)
 
-    def _answered(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
+    def _answered(self, response: ConsumerGroupHeartbeatResponse, now: float, said_owned: bool) -> None:
         if self.state not in MEMBER and self.state is not State.JOINING:
             return
         if response.error_code != 0:
-            self._failed(response, now)
+            self._failed(response, now, said_owned)
             return
         self._attempts = 0
         self.coordinator.worked()
         self.coordinator.came_through(KEPT if self.epoch else JOINED, now)
         if response.member_id:
             self.member_id = response.member_id
-        self.epoch, self.lost = response.member_epoch, None
+        self.epoch, self.lost = max(self.epoch, response.member_epoch), None
         self.interval_s = max(0.01, response.heartbeat_interval_ms / 1000)
         if self.state is State.JOINING:
+            self.joined_epoch = self.epoch
             self._due = now + self.interval_s
             self._waits_since = now
         if response.assignment is not None:
@@ -475,8 +482,12 @@ class ConsumerProtocolMembership:
 
     # -- trouble
 
-    def _failed(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
+    def _failed(self, response: ConsumerGroupHeartbeatResponse, now: float, said_owned: bool) -> None:
         code, what = response.error_code, response.error_message or "the heartbeat was refused"
+        if code == ErrorCode.FENCED_MEMBER_EPOCH and not said_owned:
+            logger.debug("group %s, member %s: %s; it says what it owns", self.group_id, self.member_id, what)
+            self._said, self._due = NOTHING_SAID, now
+            return
         error = group_error(code, what, self.who, broker=self.coordinator.label)
         reaction = REACTIONS.get(code, Reaction.AGAIN if error.retriable else Reaction.FATAL)
         logger.debug("group %s, member %s: %s, so it %s", self.group_id, self.member_id, error, reaction.value)
@@ -511,6 +522,7 @@ class ConsumerProtocolMembership:
             self._give_up(error)
             return
         self._pause(now)
+        self._say_all(now + LATE_S)
         self.coordinator.lost(now, str(error))
         if error is not None and not error.retriable:
             self._errors.append(error)

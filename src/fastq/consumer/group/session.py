@@ -543,14 +543,19 @@ class GroupSession:
             ErrorCode.FENCED_INSTANCE_ID,
             ErrorCode.REBALANCE_IN_PROGRESS,
             ErrorCode.FENCED_MEMBER_EPOCH,
+            ErrorCode.STALE_MEMBER_EPOCH,
         )
         if member is not None and code in codes and who == self._who():
             member.lost_generation(code)
 
-    def _restamped(self, who: GroupMetadata) -> GroupMetadata | None:
-        """The same member with the epoch of now, when that is a newer one."""
-        now = self._who()
-        return now if now.member_id == who.member_id and now.generation_id > who.generation_id else None
+    def _restamped(self, who: GroupMetadata, partitions: Iterable[TopicPartition]) -> GroupMetadata | None:
+        """Who commits what was refused as of a stale epoch: the same member with the epoch of now, or as it is until that is known.
+        None when somebody else may have read on from there: not all is this member's, or was throughout."""
+        member, now = self.membership, self._who()
+        if not isinstance(member, ConsumerProtocolMembership) or now.member_id != who.member_id:
+            return None
+        throughout = member.joined_epoch <= who.generation_id <= now.generation_id
+        return now if throughout and member.owned.issuperset(partitions) else None
 
 
 def log_failure(commit: Commit) -> None:

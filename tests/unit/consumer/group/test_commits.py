@@ -61,7 +61,7 @@ class Setting:
         self.committer = Committer(
             self.coordinator,
             lambda code, who: self.refused.append(code),
-            lambda who: self.fresh,
+            lambda who, partitions: self.fresh,
             self.taken.append,
             lambda tp: tp in self.gone,
             lambda tp: self.ids.get(tp.topic, ZERO_UUID),
@@ -356,3 +356,22 @@ def test_topics_without_an_id_are_committed_by_name() -> None:
     setting.ids = {"t": b"T" * 16}
     setting.commit({A: 5, TopicPartition("u", 1): 6})
     assert offsets_in(setting.sent()) == {A: 5, TopicPartition("u", 1): 6}
+
+
+def test_a_stale_member_epoch_is_waited_for_by_a_member_that_does_not_know_a_newer_one_yet() -> None:
+    """It may have been told to the thread that stands in for it. The member is told to ask."""
+    setting = Setting()
+    setting.fresh = WHO
+    commit = setting.commit({A: 1})
+    setting.sent().done(answer({A: ErrorCode.STALE_MEMBER_EPOCH}), None, 0.0)
+    assert (setting.refused, commit.finished) == ([ErrorCode.STALE_MEMBER_EPOCH], False)
+    setting.now = 1.0
+    outgoing = setting.sent()
+    assert request_of(outgoing).generation_id_or_member_epoch == WHO.generation_id
+    setting.fresh = WHO._replace(generation_id=9)
+    outgoing.done(answer({A: ErrorCode.STALE_MEMBER_EPOCH}), None, 1.0)
+    setting.now = 2.0
+    outgoing = setting.sent()
+    assert request_of(outgoing).generation_id_or_member_epoch == 9
+    outgoing.done(answer({A: 0}), None, 2.0)
+    assert commit.finished and commit.error is None
