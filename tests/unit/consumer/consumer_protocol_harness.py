@@ -25,6 +25,7 @@ class FakeCoordinator:
     def __init__(self) -> None:
         self.known = True
         self.node_id = 7
+        self.group_id = "g"
         self.label = "host:9092 (node 7)"
         self.reasons: list[str] = []
         self.refusals: dict[Doing, FastqError] = {}  # of what has not come through since

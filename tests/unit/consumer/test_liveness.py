@@ -112,7 +112,7 @@ def test_how_long_a_record_of_an_iterator_took_is_said_as_far_as_it_is_known(
     liveness: Any = world.liveness
     liveness.asked(world.member, None)
     if overdue_s is not None:
-        liveness._thread = SimpleNamespace(overdue_s=overdue_s, alive=lambda: None)
+        liveness._thread = SimpleNamespace(overdue_s=overdue_s, alive=lambda: None, disarm=lambda: None)
     if looks_at is not None:
         liveness.progress.add()
     for world.now in looks_at or ():
@@ -209,7 +209,11 @@ def test_a_member_hears_of_what_the_native_thread_was_told_and_of_what_it_was_no
     answer = bytes(encode_response(9, HeartbeatResponse(error_code=27), 3)[4:])
     answers: list[tuple[int, bool, bytes]] = []
     thread = SimpleNamespace(
-        overdue_s=0.0, unheard=0, disarm=lambda: None, take=lambda: [answers.pop() for _ in list(answers)]
+        overdue_s=0.0,
+        unheard=0,
+        armed=True,
+        disarm=lambda: None,
+        take=lambda: [answers.pop() for _ in list(answers)],
     )
     liveness._thread, liveness._token, liveness._api_key, liveness._version = thread, 2, int(ApiKey.HEARTBEAT), 3
     heard = world.member.heard

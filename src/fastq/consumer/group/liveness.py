@@ -8,7 +8,8 @@ Rules
 - What the native thread hears is never acted upon: it makes the member's own next heartbeat due, or say more. So does what it should have
   heard and did not: a coordinator of the consumer protocol tells an assignment once, and takes it for told.
 - A member that left because its application was too slow makes the next call for records raise MaxPollIntervalExceeded, which names the
-  record that took so long: iterators are stopped before the farewell is sent, for what they hold is somebody else's then.
+  record that took so long: iterators are stopped before the farewell is sent, for what they hold is somebody else's then. When it left
+  while the application waited for records, as nobody could run, it joins again and nobody is to blame.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Liveness:
         self._unheard = 0
         self._gave_up = False
         self._version = self._api_key = -1
+        self._classic_interval_s = config.heartbeat_interval_ms / 1000
         _alive.add(self)
 
     # -- signs of life
@@ -81,16 +83,30 @@ class Liveness:
             member.overdue()  # it has not heard of it yet
         if at_least and self._thread is not None:
             elapsed_s = max(elapsed_s, self._thread.overdue_s)  # its looks may have been closer
+        self._disarm()  # and the native thread begins again
         member.too_slow = self._gave_up = self.progress.stopped = False
-        self._armed = None  # and the native thread begins again
         return self._too_slow(member, in_hand, elapsed_s, at_least)
 
     def waiting(self, member: Membership) -> None:
         """The application waits for records."""
         self._asked_at, self._seen, self._noticed = self._core.clock(), self.progress.count, False
-        member.poll(self._asked_at)
         if self._thread is not None:
             self._thread.alive()
+        if self.progress.stopped and not member.too_slow:
+            self._stood_still(member)
+        member.poll(self._asked_at)
+
+    def _stood_still(self, member: Membership) -> None:
+        """The native thread has said farewell for an application that waits for records: nobody could run to say that."""
+        logger.warning(
+            "group %s: this process stood still for max_poll_interval_ms=%d: member %s has left, and joins again",
+            self._coordinator.group_id,
+            self.config.max_poll_interval_ms,
+            member.member_id,
+        )
+        member.overdue()
+        self._disarm()
+        self._gave_up = self.progress.stopped = False
 
     def _thread_gave_up(self) -> bool:
         """Whether the native thread has said farewell, since the application was last told."""
@@ -148,23 +164,21 @@ class Liveness:
 
     def follow(self, member: Membership | None) -> None:
         """Have the native thread say what the member would, and take in what it was told."""
+        if self._plain:
+            self._follow(member)
         if member is None:  # another one is not told of the end of this
             self.progress.stopped = self._gave_up = False
-        if not self._plain:
-            return
+
+    def _follow(self, member: Membership | None) -> None:
         coordinator = self._coordinator
         if self._thread is not None:
             self._listen(self._thread, member)
         key = None
         if member is not None and coordinator.known and _beats(member):
-            key = (member.member_id, member.generation, coordinator.node_id, type(member))
+            key = (member.member_id, member.generation, coordinator.node_id, self._interval_s(member), type(member))
         if key == self._armed:
             return
-        if member is not None:
-            self._thread_gave_up()
-        self._armed = None
-        if self._thread is not None:
-            self._thread.disarm()
+        self._disarm()
         if key is not None and member is not None:
             try:
                 self._arm(member)
@@ -175,8 +189,20 @@ class Liveness:
                 logger.warning("group %s: no native heartbeats: %s", coordinator.group_id, error)
                 self._plain = False
 
+    def _interval_s(self, member: Membership) -> float:
+        """Between its heartbeats. A coordinator of the consumer protocol asks for shorter ones for a while, as somebody waits."""
+        return member.interval_s if isinstance(member, ConsumerProtocolMembership) else self._classic_interval_s
+
+    def _disarm(self) -> None:
+        """Have the thread send nothing. What it has heard or hears yet is of settings that are no more; whether it gave up is known."""
+        if self._thread is not None:
+            self._thread.disarm()
+        self._thread_gave_up()
+        self._armed = None
+        self._token += 1
+
     def _arm(self, member: Membership) -> None:
-        request, farewell, interval_s = _messages(member, self.config)
+        request, farewell = _messages(member, self.config)
         core, node_id = self._core, self._coordinator.node_id
         ip, port = core.peer_address(node_id)
         version = core.api_version(node_id, request.API_KEY)
@@ -190,7 +216,7 @@ class Liveness:
         self._thread.connect_to(ip, port)
         self._token += 1
         self._version, self._api_key = version, request.API_KEY
-        interval_ms = max(1, round(interval_s * 1000))
+        interval_ms = max(1, round(self._interval_s(member) * 1000))
         self._thread.arm(
             self._token,
             frame,
@@ -213,6 +239,8 @@ class Liveness:
             now = self._core.clock()
             for response in heard:
                 member.overheard(response, now)
+                if getattr(response, "error_code", 0) and not thread.armed and not self._thread_gave_up():
+                    self._disarm()  # which it may be of no more, by the time that the member has asked: it begins again
         self._unheard = unheard
 
     def _read(self, answer: bytes) -> Message | None:
@@ -250,10 +278,10 @@ def _beats(member: Membership) -> bool:
     return member.may_commit
 
 
-def _messages(member: Membership, config: ConsumerConfig) -> tuple[Message, Message | None, float]:
-    """The heartbeat, the farewell, and the interval in seconds."""
+def _messages(member: Membership, config: ConsumerConfig) -> tuple[Message, Message | None]:
+    """The heartbeat, and the farewell."""
     if isinstance(member, ConsumerProtocolMembership):
-        return member.minimal(), member.farewell(), member.interval_s
+        return member.minimal(), member.farewell()
     assert config.group_id is not None
     instance = config.group_instance_id
     beat = HeartbeatRequest(
@@ -267,7 +295,7 @@ def _messages(member: Membership, config: ConsumerConfig) -> tuple[Message, Mess
         # Both forms of the field: the version decides which one is written.
         identity = LeaveGroupRequest.MemberIdentity(member_id=member.member_id, reason="max_poll_interval_ms passed")
         leave = LeaveGroupRequest(group_id=config.group_id, members=[identity])
-    return beat, leave, config.heartbeat_interval_ms / 1000
+    return beat, leave
 
 
 def _error_at(api_key: int, version: int) -> int:
