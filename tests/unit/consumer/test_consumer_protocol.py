@@ -151,8 +151,7 @@ def test_fenced_in_the_middle_of_a_change() -> None:
     harness.answer(assigned={T: [0]})
     assert harness.member.changes() == Change(ChangeKind.REVOKE, (TopicPartition("t", 1),))
     harness.later()
-    harness.beat()
-    harness.answer(ErrorCode.FENCED_MEMBER_EPOCH)
+    harness.refused(ErrorCode.FENCED_MEMBER_EPOCH)
     assert harness.carry_out() == [Change(ChangeKind.LOSE, (TopicPartition("t", 0), TopicPartition("t", 1)))]
 
 

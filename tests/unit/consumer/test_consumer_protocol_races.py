@@ -40,6 +40,24 @@ def test_who_said_all_and_is_refused_for_its_epoch_has_lost_its_place() -> None:
     assert harness.carry_out() == [Change(ChangeKind.LOSE, (TopicPartition("t", 0),))]
 
 
+def test_who_said_all_in_an_epoch_that_others_know_better_asks_in_that() -> None:
+    """What the thread has heard is listened to between the answer and the next heartbeat."""
+    harness = Harness()
+    harness.join("t", assigned={T: [0]}, epoch=4)
+    harness.member.overheard(None, harness.now)
+    harness.later()
+    request = harness.beat()
+    assert request is not None and parts(request) == {T: [0]}
+    harness.answer(ErrorCode.FENCED_MEMBER_EPOCH)
+    for epoch in (5, 6):
+        heard = ConsumerGroupHeartbeatResponse(member_epoch=epoch, heartbeat_interval_ms=5000)
+        harness.member.overheard(heard, harness.now)
+    request = harness.beat()
+    assert request is not None and (request.member_epoch, parts(request)) == (6, {T: [0]})
+    harness.answer(epoch=6)
+    assert harness.carry_out() == []
+
+
 def test_an_answer_of_before_does_not_bring_an_older_epoch_back() -> None:
     """A commit in that one would be refused."""
     harness = Harness()

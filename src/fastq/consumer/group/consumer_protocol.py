@@ -7,8 +7,8 @@ Rules
   then the next heartbeat says what is owned. Steps are `Change`s, run by the application's thread, one at a time; partitions that
   stay are read on without a pause.
 - A fenced member loses what it has and joins again under its id. Member ids are made here, once in a member's life. Who is refused for its
-  epoch alone says first what it owns: the coordinator lets the epoch before through then, as the answer that told a newer one may be lost,
-  or had by who speaks for the member. An epoch only grows in a life.
+  epoch alone asks once more, and says what it owns: the coordinator lets the epoch before through then, as the answer that told a newer
+  one may be lost, or had by who speaks for the member and not been heard of yet. An epoch only grows in a life.
 - A pattern is the coordinator's to match where it can, and where it would not match internal topics; else the topics that match are
   named here.
 - Who has joined and was given nothing yet asks sooner than it was told to, at growing intervals and not for ever: others have to let go
@@ -124,6 +124,7 @@ class ConsumerProtocolMembership:
         self._changing: Parts = frozenset()
         self._said = NOTHING_SAID
         self._says_all_until: float | None = None  # and in the first heartbeat from then on
+        self._refused_epoch = JOIN_EPOCH  # by the last answer
         self._in_flight = 0  # the number of the heartbeat on its way, or 0
         self._numbers = 0
         self._due = 0.0
@@ -330,7 +331,7 @@ class ConsumerProtocolMembership:
         leaving, owned, before = self.state is State.LEAVING, self._owned, self._said if until is None else NOTHING_SAID
         if self._change is not None and self._change.kind is ChangeKind.ASSIGN:
             owned |= self._changing  # the application may be reading them any moment
-        number, due, said = self._numbers + 1, now + self.interval_s, before
+        number, due, said, epoch = self._numbers + 1, now + self.interval_s, before, self.epoch
 
         def build(version: int) -> ConsumerGroupHeartbeatRequest:
             nonlocal said
@@ -353,7 +354,7 @@ class ConsumerProtocolMembership:
                 if response.error_code == 0:
                     self._said = said
                 try:
-                    self._answered(response, now, said.parts != before.parts)
+                    self._answered(response, now, epoch if said.parts != before.parts else -1)
                 except Exception:
                     self._said = NOTHING_SAID  # an assignment may be lost: who says all hears all
                     raise
@@ -409,13 +410,14 @@ class ConsumerProtocolMembership:
     def _say_all(self, until: float) -> None:
         self._says_all_until = until if self._says_all_until is None else max(self._says_all_until, until)
 
-    def _answered(self, response: ConsumerGroupHeartbeatResponse, now: float, said_owned: bool) -> None:
+    def _answered(self, response: ConsumerGroupHeartbeatResponse, now: float, owned_in: int) -> None:
+        """`owned_in`: the epoch of the heartbeat, if it said what is owned."""
         if self.state not in MEMBER and self.state is not State.JOINING:
             return
         if response.error_code != 0:
-            self._failed(response, now, said_owned)
+            self._failed(response, now, owned_in)
             return
-        self._attempts = 0
+        self._attempts, self._refused_epoch = 0, JOIN_EPOCH
         self.coordinator.worked()
         self.coordinator.came_through(KEPT if self.epoch else JOINED, now)
         if response.member_id:
@@ -482,11 +484,11 @@ class ConsumerProtocolMembership:
 
     # -- trouble
 
-    def _failed(self, response: ConsumerGroupHeartbeatResponse, now: float, said_owned: bool) -> None:
+    def _failed(self, response: ConsumerGroupHeartbeatResponse, now: float, owned_in: int) -> None:
         code, what = response.error_code, response.error_message or "the heartbeat was refused"
-        if code == ErrorCode.FENCED_MEMBER_EPOCH and not said_owned:
+        if code == ErrorCode.FENCED_MEMBER_EPOCH and self._refused_epoch != owned_in:
             logger.debug("group %s, member %s: %s; it says what it owns", self.group_id, self.member_id, what)
-            self._said, self._due = NOTHING_SAID, now
+            self._refused_epoch, self._said, self._due = self.epoch, NOTHING_SAID, now
             return
         error = group_error(code, what, self.who, broker=self.coordinator.label)
         reaction = REACTIONS.get(code, Reaction.AGAIN if error.retriable else Reaction.FATAL)
@@ -564,7 +566,7 @@ class ConsumerProtocolMembership:
     def _forget(self) -> None:
         if self.epoch > 0:
             self.lost = self.who
-        self.epoch = JOIN_EPOCH
+        self.epoch = self._refused_epoch = JOIN_EPOCH
         self._said = NOTHING_SAID
         self._target = None
         self._in_flight = 0
