@@ -264,7 +264,8 @@ class ClassicMember:
             return self._too_slow(can_send)
         if now > self._beat_answered_at + self.config.session_timeout_ms / 1000 and self.coordinator.known:
             self._beat_answered_at = now
-            self.coordinator.lost(now, "no heartbeat was answered within session_timeout_ms")
+            if self._beating or not can_send(self.coordinator.node_id):  # else nobody has asked it
+                self.coordinator.lost(now, "no heartbeat was answered within session_timeout_ms")
         if self._beating or now < self._beat_at or not self.coordinator.known or not can_send(self.coordinator.node_id):
             return []
         beat_at = now + self.config.heartbeat_interval_ms / 1000
@@ -588,10 +589,9 @@ class ClassicMember:
     # -- heartbeats
 
     def _beaten(self, attempt: int, response: HeartbeatResponse | None, error: FastqError | None, now: float) -> None:
-        if attempt != self._attempt:
-            self._beating = False
-            return
         self._beating = False
+        if attempt != self._attempt:
+            return
         if response is None:
             self.coordinator.lost(now, f"a heartbeat failed: {error}")
             return

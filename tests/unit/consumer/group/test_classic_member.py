@@ -465,3 +465,32 @@ def test_a_topic_that_was_not_there_when_the_group_was_assigned_is_read_when_it_
     world.set_partitions(TOPICS)
     world.settle()
     assert member.owned
+
+
+def test_who_could_not_run_for_longer_than_a_session_does_not_look_for_another_coordinator() -> None:
+    """The native thread has kept the member alive; nobody has asked who could not be answered."""
+    world = World(1, ("range",), 0.0)
+    member = world.join()
+    world.settle()
+    while member._beating or member.next_heartbeat(world.now) == 0:
+        world.run(0.05)
+    world.now += 11.0
+    world.group.members[member.member_id].alive_until = world.now + 10.0
+    (beat,) = member.heartbeats(world.now, lambda node_id: True)
+    assert member.coordinator.known
+    assert beat.api_key == 12
+    for after_s, known in (
+        (0.1, True),
+        (9.9, True),
+        (10.1, False),
+    ):  # who was asked, and says nothing for so long, is not there
+        assert member.heartbeats(world.now + after_s, lambda node_id: True) == []
+        assert member.coordinator.known is known
+
+
+def test_a_coordinator_that_cannot_be_asked_for_longer_than_a_session_is_looked_for() -> None:
+    world = World(1, ("range",), 0.0)
+    member = world.join()
+    world.settle()
+    assert member.heartbeats(world.now + 11.0, lambda node_id: False) == []
+    assert not member.coordinator.known
