@@ -284,7 +284,7 @@ def test_patterns_that_the_coordinator_cannot_read_are_matched_here() -> None:
     harness.later(1)
     request = harness.beat()
     assert request is not None
-    assert (request.subscribed_topic_regex, request.subscribed_topic_names) == (None, ["t"])
+    assert (request.subscribed_topic_regex, request.subscribed_topic_names) == ("", ["t"])
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@ come at all."""
 
 from __future__ import annotations
 
+import pytest
 from consumer_protocol_harness import Harness, T, owned, parts
 
 from fastq import Consumer
 from fastq.consumer.group.consumer_protocol_states import State
-from fastq.consumer.group.membership import Change, ChangeKind
+from fastq.consumer.group.membership import Change, ChangeKind, Subscription
 from fastq.errors import ConnectionClosed, ErrorCode
 from fastq.metadata import GroupMetadata, TopicPartition
 from fastq.protocol.messages import ConsumerGroupHeartbeatResponse
@@ -108,6 +109,41 @@ def test_what_is_lost_in_one_life_may_be_told_in_the_next() -> None:
         assert (request.subscribed_topic_names, parts(request)) == (["t"], {T: [0]})
         harness.answer(epoch=4)
         harness.later()
+
+
+@pytest.mark.parametrize("how", ["all is said", "it was lost", "no pattern of the coordinator's"])
+def test_a_pattern_that_is_not_wanted_any_more_is_taken_back_whatever_is_lost(how: str) -> None:
+    """What a heartbeat leaves out stays as it was: who says all has to say that there is none."""
+    harness = Harness()
+    harness.member.subscribe(Subscription(("t",), "t.*"))
+    assert harness.beat() is not None
+    harness.answer(epoch=4, assigned={T: [0]})
+    harness.carry_out()
+    assert harness.beat() is not None
+    harness.answer(epoch=4)
+    if how == "all is said":
+        harness.member.overheard(None, harness.now)
+    harness.member.subscribe(Subscription(("t", "u"), None if how != "no pattern of the coordinator's" else "(?=t|u)"))
+    harness.later()
+    request = harness.beat()
+    if how != "all is said":
+        if how == "it was lost":
+            harness.sent.pop().done(None, ConnectionClosed("reset"), harness.now)
+        else:
+            harness.answer(ErrorCode.INVALID_REGULAR_EXPRESSION)
+        harness.coordinator.known = True
+        harness.later()
+        request = harness.beat()
+    assert request is not None
+    assert (request.subscribed_topic_regex, request.subscribed_topic_names) == ("", ["t", "u"])
+    harness.answer(epoch=5)
+    harness.later(30)
+    request = harness.beat()
+    harness.answer(epoch=5)
+    harness.later()
+    request = harness.beat()
+    assert request is not None
+    assert (request.subscribed_topic_regex, request.subscribed_topic_names) == (None, None)
 
 
 def test_a_commit_that_is_behind_has_the_member_ask_for_the_epoch_with_all_it_owns() -> None:

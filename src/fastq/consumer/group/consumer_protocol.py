@@ -116,6 +116,7 @@ class ConsumerProtocolMembership:
         self.too_slow = False  # it left because it was not polled, and the application has not been told
         self.unsupported: UnsupportedVersion | None = None  # the broker does not speak this protocol
         self._subscription = Subscription()
+        self._told_regex = False  # the coordinator may have one
         self._matches_here = False  # the coordinator could not read the pattern: its topics are named instead
         self._names: dict[bytes, str] = {}  # of the topics owned: they may be deleted
         self._owned: Parts = frozenset()
@@ -369,11 +370,13 @@ class ConsumerProtocolMembership:
 
     def _say(self, version: int, owned: Parts) -> _Said:
         subscription, regex = self._subscription, None
-        if version >= REGEX_FROM and not self._matches_here:
-            # A pattern here matches the beginning of a name; the coordinator matches whole names.
-            regex = None if subscription.pattern is None else f"(?:{subscription.pattern})(?s:.*)"
-        self.wants_all_topics = regex is not None
-        topics = () if regex is not None else subscription.topics
+        if version >= REGEX_FROM:
+            regex = "" if self._told_regex else None  # what is left out stays as it was
+            if subscription.pattern is not None and not self._matches_here:
+                # A pattern here matches the beginning of a name; the coordinator matches whole names.
+                regex, self._told_regex = f"(?:{subscription.pattern})(?s:.*)", True
+        self.wants_all_topics = bool(regex)
+        topics = () if regex else subscription.topics
         return _Said(tuple(sorted(topics)), regex, self.assignor, self.config.max_poll_interval_ms, owned)
 
     def _request(self, before: _Said, said: _Said) -> ConsumerGroupHeartbeatRequest:
