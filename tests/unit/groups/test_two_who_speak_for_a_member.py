@@ -25,6 +25,7 @@ from fastq.protocol.frames import decode_request_header, encode_response
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, MetadataResponse
 
 VERSION = 1
+WANTED = (Subscription(("t",)), Subscription(("t", "u")), Subscription(("t",), "t.*"), Subscription(("u",)))
 NODE = 7
 OF_LATER = {14, 15, 27}  # errors after which a thread goes on
 
@@ -44,7 +45,7 @@ class Network:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.world = World(session_timeout_ms=60_000, heartbeat_interval_ms=1000)
-        self.world.topics(t=self.rng.randrange(1, 6))
+        self.world.topics(t=self.rng.randrange(1, 6), u=2)
         self.connections: list[Connection] = []
 
     @property
@@ -157,7 +158,8 @@ class Member:
         metadata = ClusterMetadata()
         part, topic = MetadataResponse.MetadataResponsePartition, MetadataResponse.MetadataResponseTopic
         parts = [part(partition_index=index, leader_id=1, leader_epoch=0) for index in range(8)]
-        metadata.update(MetadataResponse(topics=[topic(name="t", topic_id=b"t".ljust(16, b"."), partitions=parts)]))
+        ids = {name: name.encode().ljust(16, b".") for name in "tu"}
+        metadata.update(MetadataResponse(topics=[topic(name=n, topic_id=i, partitions=parts) for n, i in ids.items()]))
         self.member = ConsumerProtocolMembership(config, cast(Any, coordinator), metadata, rng=network.rng)
         core = SimpleNamespace(
             clock=lambda: network.now, peer_address=lambda node: ("127.0.0.1", 1), api_version=lambda node, key: VERSION
@@ -165,7 +167,11 @@ class Member:
         self.liveness = Liveness(config, cast(Any, core), cast(Any, coordinator))
         self.liveness._plain = True
         self.stand_in = StandIn(network)
-        self.member.subscribe(Subscription(("t",)))
+        self.subscribe(WANTED[0])
+
+    def subscribe(self, subscription: Subscription) -> None:
+        self.wants = subscription.topics
+        self.member.subscribe(subscription)
 
     def turn(self) -> None:
         now, member = self.network.now, self.member
@@ -198,7 +204,7 @@ def _copied(request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatReq
     return ConsumerGroupHeartbeatRequest.decode(Reader(request.to_bytes(VERSION)), VERSION)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(40))
 def test_whoever_is_told_a_member_has_its_share_and_loses_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(seed)
     rng, world = network.rng, network.world
@@ -222,7 +228,9 @@ def test_whoever_is_told_a_member_has_its_share_and_loses_nothing(seed: int, mon
                 connection.requests.append(outgoing.build(VERSION))
             leaver.stand_in.disarm()
         if not calm and rng.random() < 0.01:
-            world.topics(t=rng.randrange(1, 8))
+            world.topics(t=rng.randrange(1, 8), u=2)
+        if members and not calm and rng.random() < 0.03:
+            rng.choice(members).subscribe(rng.choice(WANTED))
         if not calm and rng.random() < 0.04:
             stalled_until = now + rng.uniform(0.5, 6.0 if cuts else 2.0)
         for making in members:
@@ -247,6 +255,8 @@ def test_whoever_is_told_a_member_has_its_share_and_loses_nothing(seed: int, mon
         assert cuts or len(reads) == len(set(reads)), f"two read the same at {network.now}"
     # What a closed connection has left says what was owned then, and two epochs that are told to those put a member out.
     assert cuts or [fault for one in members for fault in one.wrong] == []
+    for one in members:
+        assert {tp.topic for tp in one.member.owned} <= set(one.wants)
+    counts = {topic: len(world.image.topics_by_name[topic].partitions) for one in members for topic in one.wants}
     owned = sorted(tp for one in members for tp in one.member.owned)
-    count = len(world.image.topics_by_name["t"].partitions)
-    assert owned == [TopicPartition("t", index) for index in range(count)]
+    assert owned == sorted(TopicPartition(topic, index) for topic, count in counts.items() for index in range(count))
