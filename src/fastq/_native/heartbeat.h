@@ -48,6 +48,7 @@ static inline int heart_armed(heart *h) { (void)h; return 0; }
 static inline int64_t heart_sent(heart *h) { (void)h; return 0; }
 static inline int64_t heart_unheard(heart *h) { (void)h; return 0; }
 static inline heart_answer *heart_take(heart *h) { (void)h; return NULL; }
+static inline void heart_give_back(heart *h, heart_answer *answers) { (void)h; (void)answers; }
 static inline void heart_close(heart *h) { (void)h; }
 
 #else
@@ -247,7 +248,7 @@ static void heart_keep(heart *h, heart_answer *answer) {
     answer->next = NULL;
     if (h->last == NULL) h->first = answer; else h->last->next = answer;
     h->last = answer;
-    if (h->answers == HEART_ANSWERS_MAX) {
+    if (h->answers >= HEART_ANSWERS_MAX) {
         heart_answer *oldest = h->first;
         h->first = oldest->next;
         h->unheard++;
@@ -517,6 +518,20 @@ static heart_answer *heart_take(heart *h) {
     h->previous_size = 0;
     pthread_mutex_unlock(&h->mutex);
     return answers;
+}
+
+/* A list that could not be used after all: it is the beginning of the next one. */
+static void heart_give_back(heart *h, heart_answer *answers) {
+    heart_answer *last = answers;
+    int count = 1;
+    if (answers == NULL) return;
+    for (; last->next != NULL; last = last->next) count++;
+    pthread_mutex_lock(&h->mutex);
+    last->next = h->first;
+    if (h->last == NULL) h->last = last;
+    h->first = answers;
+    h->answers += count;
+    pthread_mutex_unlock(&h->mutex);
 }
 
 /* End the thread, also in the middle of a wait, and free everything; in a forked child, leak it. */

@@ -50,6 +50,7 @@ cdef extern from "heartbeat.h" nogil:
     int64_t heart_sent(heart* h) noexcept
     int64_t heart_unheard(heart* h) noexcept
     heart_answer* heart_take(heart* h) noexcept
+    void heart_give_back(heart* h, heart_answer* answers) noexcept
     void heart_close(heart* h) noexcept
 
 cdef enum:
@@ -226,18 +227,26 @@ cdef class HeartbeatThread:
         return heart_unheard(self.heart)
 
     def take(self):
-        """(token, is the farewell's, answer from the correlation id on) of the answers since the last call, oldest first."""
+        """(token, is the farewell's, answer from the correlation id on) of the answers since the last call, oldest first. Where there is no
+        memory for them, the next call has them."""
+        cdef heart_answer* taken
         cdef heart_answer* answer
-        cdef heart_answer* following
         if self.heart == NULL:
             closed()
-        answer = heart_take(self.heart)
         answers = []
-        while answer != NULL:
-            following = answer.next
-            answers.append((answer.token, answer.leave != 0, answer.bytes[:answer.size]))
-            free(answer)
-            answer = following
+        taken = answer = heart_take(self.heart)
+        try:
+            while answer != NULL:
+                answers.append((answer.token, answer.leave != 0, answer.bytes[:answer.size]))
+                answer = answer.next
+        except BaseException:
+            if self.heart != NULL:
+                heart_give_back(self.heart, taken)
+            raise
+        while taken != NULL:
+            answer = taken.next
+            free(taken)
+            taken = answer
         return answers
 
     def close(self):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from failing_allocations import AllocationsFail
 from waiting import until
 
 from fastq._native.heartbeat import HeartbeatThread, Progress
@@ -326,6 +327,24 @@ def test_answers_that_nobody_took_for_long_are_counted(start: Any, thread: Heart
     until(lambda: not thread.armed)
     assert len(thread.take()) == 64
     assert thread.unheard == 17
+
+
+def test_answers_that_there_was_no_memory_to_take_are_taken_later(start: Any, thread: HeartbeatThread) -> None:
+    failed = []
+    for first in range(8):
+        coordinator = start(*[ok(code) for code in (27, 0) * 3], ok(25))
+        thread.connect_to("127.0.0.1", coordinator.port)
+        thread.arm(first, BEAT_3, **{**QUIET, "interval_ms": 1})
+        until(lambda: not thread.armed)
+        taken: list[Any] = []
+        try:
+            with AllocationsFail(first):
+                taken = thread.take()
+        except MemoryError:
+            failed.append(first)
+        codes = [int.from_bytes(answer[8:10], "big") for _, _, answer in taken + thread.take()]
+        assert codes == [27, 0] * 3 + [25]
+    assert failed
 
 
 def test_refuses_what_is_no_request(thread: HeartbeatThread) -> None:
