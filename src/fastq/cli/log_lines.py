@@ -82,6 +82,23 @@ def warnings_as_lines() -> Iterator[Lines]:
 
 
 @contextlib.contextmanager
+def infos_as_lines(name: str) -> Iterator[None]:
+    """While this lasts, what this logger of the package tells at INFO is shown too; of the others their warnings are."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    handlers = [handler for handler in logging.getLogger("fastq").handlers if isinstance(handler, Lines)]
+    logger.setLevel(logging.INFO)
+    for handler in handlers:
+        handler.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for handler in handlers:
+            handler.setLevel(logging.WARNING)
+
+
+@contextlib.contextmanager
 def warnings_held() -> Iterator[Lines]:
     """Hold back what the clients warn of, and tell at the end what was not dropped by then."""
     found = [handler for handler in logging.getLogger("fastq").handlers if isinstance(handler, Lines)]

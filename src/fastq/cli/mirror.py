@@ -6,16 +6,25 @@ Rules: thin. The configuration is a file (`fastq.mirror.config`), because it nam
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastq.cli.clients import CONNECT_TIMEOUT_S, CONNECTION_SETUP_MS
+from fastq.cli.log_lines import infos_as_lines, warnings_held
 from fastq.cli.output import Subparsers, Waiting, add_json_option, complain, nonempty, print_records, seconds
-from fastq.errors import ConnectionFailed
+from fastq.errors import ConnectionFailed, FastqError
+from fastq.settings import canonical
 from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq.mirror import MirrorConfig
+    from fastq.mirror.config import Side
 
 DEFAULT_CONFIG = "mirror.toml"
+SETUP = "socket_connection_setup_timeout_ms"
+PROBE_S = 3.0
+NAMED = 5
 FAILED_OVER = "the mirror was failed over, and copies nothing any more"
 
 
@@ -31,6 +40,11 @@ def register(commands: Any) -> None:
         metavar="[HOST:]PORT",
         type=address,
         help="answer Prometheus here with lag, rates and failures (HOST: 127.0.0.1; PORT 0: a free one)",
+    )
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="tell what is no warning too: lanes, what is placed anew, a target that does not fetch by itself",
     )
     parser.set_defaults(run=run_mirror)
     kinds = Subparsers(parser.add_subparsers(title="actions", metavar="ACTION", required=False))
@@ -105,6 +119,25 @@ def _config(options: argparse.Namespace) -> MirrorConfig:
     return reversed_config(config) if options.reverse else config
 
 
+def _patient(config: MirrorConfig) -> MirrorConfig:
+    """For a command that somebody waits for: a node that stands still does not have all the time, so that another one is asked in it."""
+    return config._replace(source=_patient_side(config.source), target=_patient_side(config.target))
+
+
+def _reach(side: Side, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    """Raises ConnectionFailed where no broker of this side answers: what reads there would wait for it as long as for records."""
+    from fastq.mirror.survey import admin_of
+
+    with admin_of(side) as admin:
+        admin.describe_cluster(timeout=timeout_s)
+
+
+def _patient_side(side: Side) -> Side:
+    if any(canonical(key) == SETUP for key in side.common):
+        return side
+    return side._replace(common={**side.common, SETUP: CONNECTION_SETUP_MS})
+
+
 def run_mirror(options: argparse.Namespace) -> int:
     from fastq.mirror import Mirror
     from fastq.mirror.metrics import MirrorExporter
@@ -117,7 +150,8 @@ def run_mirror(options: argparse.Namespace) -> int:
         complain(f"metrics at http://{host}:{exporter.serve(host, port)}/metrics")
     complain(f"mirroring {config.source.alias} to {config.target.alias}; interrupt to end")
     try:
-        mirror.run()
+        with infos_as_lines("fastq.mirror") if options.verbose else contextlib.nullcontext():
+            mirror.run()
     finally:
         exporter.close()
         complain(f"ended; {counted(mirror.records, 'record')} copied by this process")
@@ -128,7 +162,7 @@ def run_status(options: argparse.Namespace) -> int:
     from fastq.mirror.metrics import prometheus_text
     from fastq.mirror.report import status
 
-    config = _config(options)
+    config = _patient(_config(options))
     try:
         found = status(config, options.interval)
     except ConnectionFailed:
@@ -165,6 +199,10 @@ def _tell_what_has_arrived(config: MirrorConfig) -> None:
     """What the target knows of a mirror that cannot be looked at; nothing, where that is because the target does not answer."""
     from fastq.mirror.report import failed_over, heartbeat_age_s
 
+    try:
+        _reach(config.target, PROBE_S)
+    except FastqError:
+        return
     if failed_over(config):
         complain(FAILED_OVER)
         return
@@ -179,12 +217,13 @@ def _tell_what_has_arrived(config: MirrorConfig) -> None:
 def run_check(options: argparse.Namespace) -> int:
     from fastq.mirror.comparison import Far, compare_all
 
-    config, far = _config(options), Far()
+    config, far = _patient(_config(options)), Far()
 
     def told() -> str:
         partitions, offsets = counted(far.partitions_in_all, "partition"), counted(far.offsets_in_all, "offset")
         return f" {far.partitions:,} of {partitions}, {far.offsets:,} of {offsets}" if far.partitions_in_all else ""
 
+    _reach(config.source)
     with Waiting("compared", told):
         rows = [
             {
@@ -205,17 +244,41 @@ def run_check(options: argparse.Namespace) -> int:
             "nothing was compared, which proves nothing: nothing has been mirrored yet; fastq mirror status shows what is"
         )
         return 1
-    wrong = sum(row["result"] != "same" for row in rows)
+    wrong, left = sum(row["result"] != "same" for row in rows), _not_begun(config, options.topic)
     if not options.json:
-        ending = f"{counted(wrong, 'partition')} to look at" if wrong else "source and target are the same"
+        same = "they are the same" if left else "source and target are the same"
+        ending = f"{counted(wrong, 'partition')} to look at" if wrong else same
         print(f"\n{counted(len(rows), 'partition')} compared: {ending}")
-    return 1 if wrong else 0
+    if left:
+        complain(
+            f"not compared: {', '.join(left[:NAMED])}{f' and {len(left) - NAMED} more' if len(left) > NAMED else ''}: "
+            f"{config.source.alias} has records there, and none was copied yet. fastq mirror says why when it is started"
+        )
+    return 1 if wrong or left else 0
+
+
+def _not_begun(config: MirrorConfig, topics: Sequence[str]) -> list[str]:
+    """Partitions with records that are to be mirrored, of which there is nothing to compare: the target may have refused them."""
+    from fastq.mirror.names import HEARTBEATS
+    from fastq.mirror.report import status
+
+    with warnings_held() as lines:
+        found = status(config, 0.0)
+        lines.held = []  # which topics are not mirrored has been told by the comparison
+    if found.stopped is not None or config.options.start == "latest":
+        return []  # what came since is not the mirror's, or what was there before
+    return [
+        str(part.partition)
+        for part in found.partitions
+        if part.next_offset is None and part.lag and part.partition.topic != HEARTBEATS
+        if not topics or part.partition.topic in topics
+    ]
 
 
 def run_fail_over(options: argparse.Namespace) -> int:
     from fastq.mirror.failover import fail_over
 
-    config = _config(options)
+    config = _patient(_config(options))
     source, target = config.source.alias, config.target.alias
 
     def ended(seconds: float) -> None:  # told at once: what follows asks the source, which may be gone
@@ -243,7 +306,7 @@ def run_fail_over(options: argparse.Namespace) -> int:
 def run_fail_back(options: argparse.Namespace) -> int:
     from fastq.mirror.failover import fail_back
 
-    config = _config(options)
+    config = _patient(_config(options))
     source, target = config.source.alias, config.target.alias
     found = fail_back(config)
     for tp, (start, end) in sorted(found.diverged.items()):

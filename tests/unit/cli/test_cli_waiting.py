@@ -106,6 +106,14 @@ def test_a_search_for_hanging_transactions(monkeypatch: pytest.MonkeyPatch) -> N
     assert "\rasking all leaders about open transactions  " in terminal.getvalue()
 
 
+def a_mirror_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the command looks at beside the comparison: a file, and whether the source is there, and all of it has been begun."""
+    monkeypatch.setattr(mirror, "_config", lambda _: SimpleNamespace(source=None, target=None))
+    monkeypatch.setattr(mirror, "_patient", lambda config: config)
+    monkeypatch.setattr(mirror, "_reach", lambda *_: None)
+    monkeypatch.setattr(mirror, "_not_begun", lambda *_: [])
+
+
 def test_a_check_of_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_terminal(monkeypatch)
 
@@ -122,14 +130,14 @@ def test_a_check_of_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
         far.at(9)  # behind what there was when it began
         terminal.until("\rcompared 1 of 2 partitions, 5,007 of 5,007 offsets  ")
 
-    monkeypatch.setattr(mirror, "_config", lambda _: None)
+    a_mirror_that_answers(monkeypatch)
     monkeypatch.setattr("fastq.mirror.comparison.compare_all", compared)
     assert main(["mirror", "check"]) == 0
     assert terminal.getvalue().startswith("\rcompared  ") and terminal.getvalue().endswith("\r\x1b[K")
 
 
 def test_a_check_of_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(mirror, "_config", lambda _: None)
+    a_mirror_that_answers(monkeypatch)
     monkeypatch.setattr("fastq.mirror.comparison.compare_all", lambda *_: iter(()))
     assert main(["mirror", "check"]) == 1
     told = capsys.readouterr()

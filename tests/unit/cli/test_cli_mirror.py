@@ -1,0 +1,122 @@
+"""What `fastq mirror` does by itself, beside the mirror: patience, what it tells, and when it gives up. No broker runs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastq.cli import main, mirror
+from fastq.errors import ConnectionFailed, FastqError
+from fastq.metadata import TopicPartition
+from fastq.mirror.report import MirrorStatus, PartitionStatus
+
+SETUP = "socket_connection_setup_timeout_ms"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    file = tmp_path / "mirror.toml"
+    file.write_text(
+        """
+        source = { alias = "east", bootstrap.servers = "127.0.0.1:1", socket.connection.setup.timeout.ms = 700 }
+        target = { alias = "west", bootstrap.servers = "127.0.0.1:2" }
+        mirror = { topics = ["orders"] }
+        """
+    )
+    return str(file)
+
+
+def no_comparison(*_: object) -> Any:
+    raise AssertionError("nothing is compared without a source")
+
+
+@pytest.mark.parametrize("action", ["status", "check", "fail-over", "fail-back"])
+def test_who_waits_for_a_command_waits_less_for_a_node_that_stands_still(
+    path: str, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one is asked then, within the time that the command has; what the file says counts."""
+    seen: list[Any] = []
+
+    def looked(config: Any, *_: object) -> Any:
+        seen.append(config)
+        raise FastqError("enough was seen")
+
+    for place in ("report.status", "comparison.compare_all", "failover.fail_over", "failover.fail_back"):
+        monkeypatch.setattr(f"fastq.mirror.{place}", looked)
+    monkeypatch.setattr(mirror, "_reach", lambda *_: None)
+    assert main(["mirror", action, "--config", path]) == 1
+    assert seen[0].source.common[SETUP] == 700
+    assert seen[0].target.common[SETUP] == mirror.CONNECTION_SETUP_MS
+
+
+def test_a_check_without_its_source_gives_up_as_the_other_commands_do(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def reach(side: Any, *_: object) -> None:
+        asked.append(side.alias)
+        raise ConnectionFailed("nobody is there")
+
+    monkeypatch.setattr(mirror, "_reach", reach)
+    monkeypatch.setattr("fastq.mirror.comparison.compare_all", no_comparison)
+    assert main(["mirror", "check", "--config", path]) == 3 and asked == ["east"]
+
+
+def test_a_target_that_does_not_answer_is_not_asked_what_has_arrived(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> Any:
+        raise ConnectionFailed("nobody is there")
+
+    def asked(*_: object) -> Any:
+        raise AssertionError("it was asked, and does not answer")
+
+    monkeypatch.setattr("fastq.mirror.report.status", gone)
+    monkeypatch.setattr("fastq.mirror.report.failed_over", asked)
+    monkeypatch.setattr("fastq.mirror.report.heartbeat_age_s", asked)
+    monkeypatch.setattr(mirror, "_reach", gone)
+    assert main(["mirror", "status", "--config", path]) == 3
+
+
+@pytest.mark.parametrize(
+    ("lag", "next_offset", "code"), [(3, None, 1), (0, None, 0), (3, 7, 0)], ids=["refused", "empty", "behind"]
+)
+def test_a_check_names_what_there_was_nothing_to_compare_of(
+    path: str,
+    lag: int,
+    next_offset: int | None,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The same is what both have: a partition with records that the target has refused is no such."""
+    from fastq.mirror.comparison import Comparison
+
+    other, tp = TopicPartition("other", 0), TopicPartition("orders", 4)
+    part = PartitionStatus(tp, "east.orders", next_offset, lag, lag, 0.0, 0.0, "new", None)
+    beats = part._replace(partition=TopicPartition("heartbeats", 0), next_offset=None, lag=1)
+    monkeypatch.setattr("fastq.mirror.report.status", lambda *_: MirrorStatus([part, beats], {}, None, None))
+    monkeypatch.setattr(
+        "fastq.mirror.comparison.compare_all", lambda *_: iter([Comparison(other, "east.other", "same", 1, 0, 1)])
+    )
+    monkeypatch.setattr(mirror, "_reach", lambda *_: None)
+    assert main(["mirror", "check", "--config", path]) == code
+    told = capsys.readouterr()
+    assert ("not compared: orders-4: east has records there" in told.err) == bool(code)
+    assert ("source and target are the same" in told.out) == (not code) and "heartbeats" not in told.err
+
+
+def test_what_is_no_warning_is_told_on_demand(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger = logging.getLogger("fastq.mirror")
+    monkeypatch.setattr("fastq.mirror.Mirror.run", lambda _: logger.info("west does not fetch by itself"))
+    level = logger.level
+    for options, shown in (([], False), (["--verbose"], True), ([], False)):
+        assert main(["mirror", "--config", path, *options]) == 0
+        assert ("west does not fetch by itself" in capsys.readouterr().err) == shown
+    assert logger.level == level
