@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import CONNECT_TIMEOUT_S, CONNECTION_SETUP_MS
 from fastq.cli.log_lines import infos_as_lines, warnings_held
 from fastq.cli.output import Subparsers, Waiting, add_json_option, complain, nonempty, print_records, seconds
-from fastq.errors import ConnectionFailed, FastqError
+from fastq.errors import ConnectionFailed, FastqError, InvalidReplicationFactor
 from fastq.settings import canonical
 from fastq.words import counted
 
@@ -124,6 +124,22 @@ def _patient(config: MirrorConfig) -> MirrorConfig:
     return config._replace(source=_patient_side(config.source), target=_patient_side(config.target))
 
 
+@contextlib.contextmanager
+def _helped(config: MirrorConfig) -> Iterator[None]:
+    """Of a cluster with too few nodes it is told which setting counts for both: it may be met at a fail-back first."""
+    try:
+        yield
+    except InvalidReplicationFactor as error:
+        factor, target = config.options.replication_factor, config.target.alias
+        hint = (
+            f"Give {target} a default.replication.factor that it can keep"
+            if factor < 0
+            else f"replication_factor = {factor} in [mirror] counts for {config.source.alias} and {target} alike: leave it out, and each "
+            "has its own default.replication.factor"
+        )
+        raise error.with_context(hint=hint) from None
+
+
 def _reach(side: Side, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
     """Raises ConnectionFailed where no broker of this side answers: what reads there would wait for it as long as for records."""
     from fastq.mirror.survey import admin_of
@@ -150,7 +166,7 @@ def run_mirror(options: argparse.Namespace) -> int:
         complain(f"metrics at http://{host}:{exporter.serve(host, port)}/metrics")
     complain(f"mirroring {config.source.alias} to {config.target.alias}; interrupt to end")
     try:
-        with infos_as_lines("fastq.mirror") if options.verbose else contextlib.nullcontext():
+        with _helped(config), infos_as_lines("fastq.mirror") if options.verbose else contextlib.nullcontext():
             mirror.run()
     finally:
         exporter.close()
@@ -304,11 +320,12 @@ def run_fail_over(options: argparse.Namespace) -> int:
 
 
 def run_fail_back(options: argparse.Namespace) -> int:
-    from fastq.mirror.failover import fail_back
+    from fastq.mirror.failover import fail_back, reversed_config
 
     config = _patient(_config(options))
     source, target = config.source.alias, config.target.alias
-    found = fail_back(config)
+    with _helped(reversed_config(config)):  # what is made is made in the former source
+        found = fail_back(config)
     for tp, (start, end) in sorted(found.diverged.items()):
         if config.options.offsets == "same":
             complain(

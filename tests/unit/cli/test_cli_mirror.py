@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fastq.cli import main, mirror
-from fastq.errors import ConnectionFailed, FastqError
+from fastq.errors import ConnectionFailed, FastqError, InvalidReplicationFactor
 from fastq.metadata import TopicPartition
 from fastq.mirror.report import MirrorStatus, PartitionStatus
 
@@ -120,3 +120,20 @@ def test_what_is_no_warning_is_told_on_demand(
         assert main(["mirror", "--config", path, *options]) == 0
         assert ("west does not fetch by itself" in capsys.readouterr().err) == shown
     assert logger.level == level
+
+
+def test_too_few_nodes_of_the_way_back_name_the_setting(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> Any:
+        raise InvalidReplicationFactor("only 1 broker is registered", topic="fastq-mirror.west.internal")
+
+    file = Path(path)
+    monkeypatch.setattr("fastq.mirror.Mirror.run", refused)
+    monkeypatch.setattr("fastq.mirror.failover.fail_back", refused)
+    for arguments, target in (([], "west"), (["fail-back"], "east")):
+        assert main(["mirror", *arguments, "--config", path]) == 1
+        assert f"Give {target} a default.replication.factor that it can keep" in capsys.readouterr().err
+    file.write_text(file.read_text().replace('["orders"]', '["orders"], replication_factor = 3'))
+    assert main(["mirror", "fail-back", "--config", path]) == 1
+    assert "replication_factor = 3 in [mirror] counts for west and east alike" in capsys.readouterr().err
