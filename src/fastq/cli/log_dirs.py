@@ -25,7 +25,7 @@ from fastq.cli.output import (
     whole,
 )
 from fastq.cli.partition_names import partitions_of
-from fastq.errors import ReplicaNotAvailable
+from fastq.errors import ReplicaNotAvailable, UnsupportedVersion
 from fastq.words import counted
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
-        silent = 0
+        silent, fenced = 0, []
         if options.topic:
             described(admin, options.topic)  # one that is not there is told once, not by each broker
         if options.broker is not None:
@@ -83,7 +83,9 @@ def run(options: argparse.Namespace) -> int:
                 nodes,
                 lambda node: admin.describe_log_dirs([node], topics=options.topic, timeout=LIST_S)[node].result(),
             )
-            silent = len(nodes) - len(found)
+            silent, fenced = len(nodes) - len(found), _fenced(admin)
+    for node in fenced:
+        complain(f"node {node} is fenced, as one that does not run is: what it has is not listed")
     rows: list[dict[str, object]] = []
     offline = 0
     for broker, directories in found.items():
@@ -103,7 +105,15 @@ def run(options: argparse.Namespace) -> int:
                 name, size, lag = str(replica.topic_partition), replica.size_bytes, replica.offset_lag
                 rows.append(_row(broker, directory.path, name, size, lag, state, options.json))
     print_records(["broker", "directory", "partition", "bytes", "lag", "total", "free", "state"], rows, options.json)
-    return 1 if offline or silent else 0
+    return 1 if offline or silent or fenced else 0
+
+
+def _fenced(admin: Admin) -> list[int]:
+    """Brokers that are registered and not among those that are asked, where the cluster tells (Kafka 4.0)."""
+    try:
+        return [node.node_id for node in admin.describe_cluster(include_fenced=True, timeout=LIST_S).fenced_nodes]
+    except UnsupportedVersion:
+        return []
 
 
 def _row(
