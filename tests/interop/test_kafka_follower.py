@@ -17,8 +17,9 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from fastq_broker.controller.features import SUPPORTED
 from fastq_broker.log import LogConfig, LogManager
-from fastq_broker.replication.fetcher import FetcherConfig, ReplicaPartition
+from fastq_broker.replication.fetcher import FetcherConfig
 from fastq_broker.replication.fetcher_driver import Assignment, NodeState, ReplicaFetchers
+from fastq_broker.replication.fetcher_session import ReplicaPartition
 from raft_members import until
 from raw_kafka import RawConnection
 

@@ -47,8 +47,8 @@ from fastq_broker.controller.states import unclean_elections
 from fastq_broker.controller.view import CORDONED, DIRECTORIES
 from fastq_broker.log import failures
 from fastq_broker.replication.alter_driver import AlterPartitionDriver
-from fastq_broker.replication.fetcher import ReplicaPartition
 from fastq_broker.replication.fetcher_driver import Assignment, NodeState, ReplicaFetchers
+from fastq_broker.replication.fetcher_session import ReplicaPartition
 from fastq_broker.replication.partition import NOBODY
 from fastq_broker.replication.shared import Replication
 from fastq_broker.server import Limits, Server

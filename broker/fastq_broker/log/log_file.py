@@ -13,9 +13,9 @@ RESERVED_BYTES_MIN: Final = 1 << 20
 RESERVED_BYTES_MAX: Final = 16 << 20
 RESERVED_SHARE: Final = 8
 """A segment that gets appends of RESERVE_FROM_BYTES or more has room on the disk ahead of its end: the file system then need not find a
-place for each block as it is written, which is a third of what a write costs. To reserve costs about as much as to write a megabyte, so it is
-for several appends at once; of what the segment has it is a share at most, and it is given back where the disk is short of room, so that
-many partitions take none that would be missed."""
+place for each block as it is written, which is a third of what a write costs. To reserve costs as much as to write a megabyte, so it is for
+several appends at once; of what the segment has it is a share at most, and it is given back where the disk is short of room, so that many
+partitions take none that would be missed."""
 
 
 class LogFile:

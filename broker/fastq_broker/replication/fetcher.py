@@ -31,7 +31,8 @@ from fastq._native.wire import DecodeError
 from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaError, error_for_code
 from fastq.values import NamedTuple, Value
 from fastq_broker.log.files import UNREADABLE, passes
-from fastq_broker.replication.fetcher_session import FetchPlan, FollowerSession, Key, Position, Wanted
+from fastq_broker.replication.catch_up import CatchUp
+from fastq_broker.replication.fetcher_session import FetchPlan, FollowerSession, Key, Position, ReplicaPartition, Wanted
 from fastq_broker.replication.follower_log import FollowerLog, go_back, go_back_to_gap
 from fastq_broker.replication.follower_quota import FollowerQuota, NoQuota
 
@@ -43,9 +44,6 @@ LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 LOG_STARTS_S = 1.0
 """How often logs are asked whether retention has moved their start, which the leader wants to know."""
-CATCH_UP_BYTES = 2 << 20
-"""The most that a follower with much to catch up with fetches at a time. A larger answer takes the leader's loop, and then the follower's,
-from others for as long as it takes to send, and to write, all of it; in small ones the two work at the same time."""
 ON_THE_WAY = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -57,22 +55,6 @@ ON_THE_WAY = frozenset(
 """Errors while the news of a topic, or of a leader, is still on its way to it: it is asked again soon, and then later and later."""
 SOON_S = 0.02
 SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
-
-
-class ReplicaPartition(NamedTuple):
-    """A partition, by its names."""
-
-    topic: str
-    topic_id: bytes
-    number: int
-
-    @property
-    def key(self) -> Key:
-        """As Fetch names it."""
-        return self.topic_id, self.number
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.number}"
 
 
 class Phase(Enum):
@@ -106,7 +88,8 @@ class Followed:
 
 
 class FetcherConfig(Value, kw_only=True):
-    """Who follows, and Kafka's `replica.fetch.wait.max.ms`, `.min.bytes`, `.max.bytes`, `.response.max.bytes`, `.backoff.ms`."""
+    """Who follows, and Kafka's `replica.fetch.wait.max.ms`, `.min.bytes`, `.max.bytes`, `.response.max.bytes`, `.backoff.ms`; the pause
+    between the fetches of who is far behind."""
 
     replica_id: int
     wait_ms: int = 500
@@ -114,6 +97,7 @@ class FetcherConfig(Value, kw_only=True):
     partition_bytes_max: int = 1 << 20
     response_bytes_max: int = 10 << 20
     backoff_s: float = 1.0
+    catch_up_pause_s: float = 0.0
 
 
 class SendFetch(NamedTuple):
@@ -170,7 +154,7 @@ class ReplicaFetcher:
         self._asked: dict[Key, Position] | None = None
         self._number = 0
         self._in_flight = False
-        self._behind = False  # what came last was not all that its leader had
+        self._catch_up = CatchUp(config.catch_up_pause_s)
         self._retry_at = 0.0
         self._throttle_at = NEVER
         self._log_starts_at = 0.0
@@ -184,8 +168,8 @@ class ReplicaFetcher:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is much to catch up with: the last answer was not all that the leader had."""
-        return self._behind
+        """Whether there is much to catch up with."""
+        return self._catch_up.is_behind
 
     def add(
         self, partition: ReplicaPartition, leader_epoch: int, log: FollowerLog, now: float, *, in_sync: bool = False
@@ -245,7 +229,8 @@ class ReplicaFetcher:
             if self.partitions.pop(key, None) is not None:
                 self._forget(key)
                 self._changed[key] = None
-        self._behind = self._behind and bool(self.partitions)
+        if not self.partitions:
+            self._catch_up.begin()
 
     def _forget(self, key: Key) -> None:
         self._waiting.pop(key, None)
@@ -257,10 +242,12 @@ class ReplicaFetcher:
 
     def poll(self, now: float) -> list[Effect]:
         """What is to be done now."""
-        if not self._in_flight and now >= self._retry_at:
-            self._wake(now)
-            if not self._list_offsets(now):
-                self._fetch(now)
+        if not self._in_flight:
+            self._retry_at = max(self._retry_at, now + self._catch_up.rest_s())
+            if now >= self._retry_at:
+                self._wake(now)
+                if not self._list_offsets(now):
+                    self._fetch(now)
         effects, self._effects = self._effects, []
         return effects
 
@@ -334,16 +321,13 @@ class ReplicaFetcher:
         self._changed = {key: None for key in self._changed if key not in wishes}
         self._throttle_at = now + self.config.backoff_s
         if plan is not None:
-            self._effects.append(SendFetch(self._send(None), plan, self._wait_ms(now), self._bytes_max()))
+            bytes_max = self._catch_up.bytes_max(self.config.response_bytes_max)
+            self._effects.append(SendFetch(self._send(None), plan, self._wait_ms(now), bytes_max))
 
     def _wait_ms(self, now: float) -> int:
         """How long the leader may wait for records: whose pause is over then is not to wait for those that nobody writes to."""
         pauses_s = (self.partitions[key].retry_at - now for key in self._waiting)
         return math.ceil(min(self.config.wait_ms, 1000 * min(pauses_s, default=NEVER)))
-
-    def _bytes_max(self) -> int:
-        """The most of an answer: less while it would be full each time."""
-        return min(self.config.response_bytes_max, CATCH_UP_BYTES) if self._behind else self.config.response_bytes_max
 
     def _wanted(self, key: Key, throttled: Collection[Key], now: float) -> Wanted | None:
         state = self.partitions.get(key)
@@ -367,7 +351,7 @@ class ReplicaFetcher:
         """A request got no answer."""
         if self._is_asked(number):
             self._session.restart()
-            self._behind = False  # nothing comes
+            self._catch_up.begin()
             self._retry_at = now + self.config.backoff_s
 
     def fetched(self, number: int, response: FetchedResponse, now: float) -> None:
@@ -382,7 +366,7 @@ class ReplicaFetcher:
                 self._retry_at = now + self.config.backoff_s
             return
         session.answered(response.session_id)
-        self._behind = False
+        self._catch_up.begin()
         for part in response.partitions:
             assert part.topic_id is not None  # replicas fetch by topic id
             key = part.topic_id, part.partition
@@ -485,6 +469,7 @@ class ReplicaFetcher:
                 partition=state.partition.number,
             )
         records = self._usable(part, position.leader_epoch)
+        lacked = state.lag
         if len(records):
             self._make_room(log, records, part.log_start_offset)
             log.append_as_follower(records, now_ms=self._now_ms(), gently=state.lag != 0)
@@ -493,7 +478,7 @@ class ReplicaFetcher:
             high_watermark = max(log.log_start_offset, min(part.high_watermark, log.log_end_offset))
             log.advance_as_follower(high_watermark, min(part.log_start_offset, high_watermark))
         state.lag = max(0, part.high_watermark - log.log_end_offset)
-        self._behind = self._behind or bool(state.lag)
+        self._catch_up.took(log.log_end_offset - position.offset, lacked, state.lag)
         if len(records):
             self._go_on(state, position.leader_epoch, now)
         elif part.size_bytes:

@@ -33,11 +33,10 @@ from fastq_broker.replication.fetcher import (
     Effect,
     FetcherConfig,
     ReplicaFetcher,
-    ReplicaPartition,
     SendFetch,
     SendListOffsets,
 )
-from fastq_broker.replication.fetcher_session import Key
+from fastq_broker.replication.fetcher_session import Key, ReplicaPartition
 from fastq_broker.replication.fetcher_wire import fetch_request, list_offsets_request
 from fastq_broker.replication.follower_log import FollowerLog
 from fastq_broker.replication.follower_quota import FollowerQuota
@@ -47,7 +46,7 @@ from fastq_broker.turns import Turns
 logger = logging.getLogger(__name__)
 
 CATCH_UP_TURNS_US = 20_000
-"""Much more than what a fetch takes, so that whoever wakes up beside a node that catches up comes first; by itself a turn has 3 ms or so."""
+"""Much more than what a fetch takes, so that whoever wakes up beside a node that catches up comes first; one has 3 ms or so."""
 
 
 class Assignment(NamedTuple):

@@ -19,6 +19,22 @@ FULL_EPOCH = 0
 EPOCH_MAX = (1 << 31) - 1
 
 
+class ReplicaPartition(NamedTuple):
+    """A partition, by its names."""
+
+    topic: str
+    topic_id: bytes
+    number: int
+
+    @property
+    def key(self) -> Key:
+        """As Fetch names it."""
+        return self.topic_id, self.number
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+
 class Position(NamedTuple):
     """From where a partition is fetched, in which leader epoch, and the epoch of the record before; -1 where there is none.
 

@@ -14,13 +14,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from fastq_broker.replication.fetcher import (
-    AwaitDurable,
-    FetcherConfig,
-    ReplicaFetcher,
-    ReplicaPartition,
-    SendFetch,
-)
+from fastq_broker.replication.fetcher import AwaitDurable, FetcherConfig, ReplicaFetcher, SendFetch
+from fastq_broker.replication.fetcher_session import ReplicaPartition
 from fastq_broker.replication.fetcher_wire import fetch_request, list_offsets_request
 from fetcher_world import BROKER_EPOCH, LATEST_LEVEL, Batch, Leader, Led, MemoryLog
 

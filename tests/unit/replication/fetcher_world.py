@@ -10,14 +10,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from fastq_broker.replication.fetcher import (
-    AwaitDurable,
-    FetcherConfig,
-    ReplicaFetcher,
-    ReplicaPartition,
-    SendFetch,
-    SendListOffsets,
-)
+from fastq_broker.replication.fetcher import AwaitDurable, FetcherConfig, ReplicaFetcher, SendFetch, SendListOffsets
+from fastq_broker.replication.fetcher_session import ReplicaPartition
 from fastq_broker.replication.fetcher_wire import fetch_request, list_offsets_request
 from fastq_broker.replication.follower_log import FollowerLog
 from fastq_broker.replication.follower_quota import FollowerQuota

@@ -20,7 +20,8 @@ from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.scan import CorruptSegment
 from fastq_broker.purgatory import Purgatory
 from fastq_broker.replicas import Replica, ReplicaTable
-from fastq_broker.replication.fetcher import AwaitDurable, FetcherConfig, ReplicaFetcher, ReplicaPartition, SendFetch
+from fastq_broker.replication.fetcher import AwaitDurable, FetcherConfig, ReplicaFetcher, SendFetch
+from fastq_broker.replication.fetcher_session import ReplicaPartition
 from fastq_broker.replication.fetcher_wire import fetch_request
 from fastq_broker.replication.shared import Replication
 from fastq_broker.router import Deferred

@@ -7,8 +7,8 @@ import errno
 from collections.abc import Collection
 
 import pytest
-from fastq_broker.replication.fetcher import Phase, ReplicaPartition
-from fastq_broker.replication.fetcher_session import EPOCH_MAX
+from fastq_broker.replication.fetcher import Phase
+from fastq_broker.replication.fetcher_session import EPOCH_MAX, ReplicaPartition
 from fetcher_world import BROKER_EPOCH, T0, T1, U0, Follower, MemoryLog, fetches, log_of, named, pair
 
 from fastq._native.records import build_batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastq_broker.replication.fetcher import CATCH_UP_BYTES
+from fastq_broker.replication.catch_up import CATCH_UP_BYTES
 from fetcher_world import MemoryLog, fetches, log_of, pair
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from fastq_broker.replication import fetcher_driver
-from fastq_broker.replication.fetcher import FetcherConfig, ReplicaPartition
+from fastq_broker.replication.fetcher import FetcherConfig
 from fastq_broker.replication.fetcher_driver import Assignment, NodeState, ReplicaFetchers
-from fastq_broker.replication.fetcher_session import FollowerSession
+from fastq_broker.replication.fetcher_session import FollowerSession, ReplicaPartition
 from fastq_broker.replication.follower_log import FollowerLog
 from fastq_broker.surroundings import Surroundings
 from fetcher_world import BROKER_EPOCH, LATEST_LEVEL, Leader, MemoryLog

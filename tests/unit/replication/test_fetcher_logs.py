@@ -11,7 +11,7 @@ import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
 from fastq_broker.log.files import Files
 from fastq_broker.log.flusher import ManualFlusher
-from fastq_broker.replication.fetcher import ReplicaPartition
+from fastq_broker.replication.fetcher_session import ReplicaPartition
 from fastq_broker.replication.follower_log import FollowerLog
 from fetcher_world import Follower, MemoryLog
 
