@@ -30,3 +30,50 @@ def test_small_answers_are_no_larger_than_others() -> None:
     follower = pair(log_of(0, 0, 0), MemoryLog(), 0, partition_bytes_max=1, response_bytes_max=1000)
     follower.steps(3)
     assert {request.max_bytes for request in fetches(follower)} == {1000}
+
+
+PAUSE_S = 0.5
+
+
+def test_others_have_their_turn_between_the_fetches_of_who_is_behind() -> None:
+    mine = MemoryLog()
+    follower = pair(log_of(0, 0, 0), mine, 0, partition_bytes_max=1, catch_up_pause_s=PAUSE_S)
+    for end in (1, 2):
+        assert follower.step() and mine.log_end_offset == end
+        follower.now += 0.1  # what was fetched took that to be written, and the pause begins behind it
+        assert not follower.step() and follower.machine.next_wakeup(follower.now) == follower.now + PAUSE_S
+        follower.now += PAUSE_S - 0.01
+        assert not follower.step()
+        follower.now += 0.02
+    assert follower.step() and mine.log_end_offset == 3
+    assert follower.step() and len(fetches(follower)) == 4, "all is here, and the next fetch waits at the leader"
+
+
+def test_a_leader_that_grows_half_as_fast_as_it_is_read_is_followed_without_a_pause() -> None:
+    """It might never be caught up with."""
+    leader_log, mine = log_of(*[0] * 8), MemoryLog()
+    follower = pair(leader_log, mine, 0, partition_bytes_max=1, catch_up_pause_s=PAUSE_S)
+
+    def grow(count: int) -> None:
+        for _ in range(count):
+            leader_log.append(0, b"more")
+        leader_log.high_watermark = leader_log.log_end_offset
+
+    assert follower.step() and not follower.step(), "what was there before says nothing of how it grows"
+    follower.now += PAUSE_S
+    for _ in range(3):
+        grow(1)
+        assert follower.step()
+    grow(0)
+    assert follower.step() and not follower.step()
+
+
+def test_who_has_all_that_is_committed_waits_for_nothing() -> None:
+    leader_log, mine = log_of(0), MemoryLog()
+    follower = pair(leader_log, mine, 0, partition_bytes_max=1, catch_up_pause_s=PAUSE_S)
+    follower.steps(2)
+    for _ in range(8):
+        leader_log.append(0, b"more")  # not committed before this one has it
+    for _ in range(8):
+        assert follower.step()
+    assert mine.log_end_offset == 9
