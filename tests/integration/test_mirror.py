@@ -14,8 +14,10 @@ from waiting import until
 from fastq import Admin, Producer, TopicPartition
 from fastq.admin import ConfigResource, ConfigSource
 from fastq.cli import main
+from fastq.errors import InvalidSessionTimeout
 from fastq.mirror import survey
 from fastq.mirror.failover import reversed_config
+from fastq.mirror.mirror import Mirror
 from fastq.mirror.mm2 import Checkpoint, Heartbeat, OffsetSync
 from fastq.mirror.same import MIRROR_SOURCE
 from fastq.mirror.state import read_state
@@ -55,6 +57,15 @@ def test_records_configs_and_partitions_arrive_as_they_are(brokers: tuple[Broker
         with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
             producer.send(name, b"in the new one", partition=3)
         wait_for_records(target, f"A.{name}", records_of(source, name))
+
+
+def test_a_session_time_out_that_the_target_refuses_ends_the_mirror(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    """It warned of it each second, for ever."""
+    mirror = Mirror(configured(brokers, [new_topic_name()], session_timeout_ms=1_000))
+    with pytest.raises(InvalidSessionTimeout):
+        mirror.run()
 
 
 @pytest.mark.parametrize("offsets", ["translated", "same"])

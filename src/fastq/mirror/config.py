@@ -212,6 +212,8 @@ def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _side(document: Mapping[str, Any], name: str) -> Side:
     table = dict(_table(document, name))
     alias = table.pop("alias", None)
+    if alias is None:
+        raise ConfigError(f'[{name}] has no alias: write alias = "NAME", of 1 to 64 of A-Z a-z 0-9 _ -')
     if not isinstance(alias, str) or not ALIAS.fullmatch(alias):
         raise ConfigError(f"alias of [{name}]: 1 to 64 of A-Z a-z 0-9 _ - are expected, got {alias!r}")
     of_kind = {kind: _flat(_sub_table(table, name, kind)) for kind in KINDS}

@@ -545,7 +545,11 @@ def _topic_id(consumer: Consumer, tp: TopicPartition) -> str:
 def stopped_error(config: MirrorConfig, stopped: Stopped) -> MirrorStopped:
     when = datetime.fromtimestamp(stopped.time_ms / 1000, timezone.utc).isoformat(timespec="seconds")
     source, target = config.source.alias, config.target.alias
+    if config.options.names == "identity":
+        hint = f"fastq mirror fail-back prepares a mirror from {target} to {source}"
+    else:
+        hint = f'there is no way back to {source} from topics with other names there (names = "{config.options.names}")'
     return MirrorStopped(
         f"the mirror from {source} to {target} was failed over at {when}: {target} is written to by others now",
-        hint=f"fastq mirror fail-back prepares a mirror from {target} to {source}",
+        hint=hint,
     )

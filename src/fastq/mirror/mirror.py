@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from fastq.consumer import Consumer
-from fastq.errors import ConfigError, FastqError, TransactionFenced
+from fastq.errors import ConfigError, FastqError, InvalidSessionTimeout, TransactionFenced
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.keeper import Keeper
@@ -200,6 +200,8 @@ class Mirror:
                 while not self._stopping.is_set():
                     try:
                         member.poll(timeout=TURN_S)
+                    except InvalidSessionTimeout:
+                        raise  # no other try mends a setting
                     except FastqError as error:
                         if str(error) != told:
                             told = str(error)

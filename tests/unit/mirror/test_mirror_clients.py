@@ -18,10 +18,11 @@ from fastq.metadata import Node, TopicPartition
 from fastq.mirror import metrics, source_reader, target_puller, target_writer
 from fastq.mirror import mirror as mirror_module
 from fastq.mirror.config import MirrorConfig, Side, parse_config
-from fastq.mirror.lane import Counts, ending_producer, opened_producer
+from fastq.mirror.lane import Counts, ending_producer, opened_producer, stopped_error
 from fastq.mirror.metrics import MirrorExporter
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.source_reader import Fetched, SourceReader, Wanted, leaders_of
+from fastq.mirror.state import Stopped
 from fastq.mirror.target_puller import Pull
 from fastq.mirror.target_writer import Ask, TargetWriter, divided
 from fastq.net import batches
@@ -59,6 +60,15 @@ def test_a_lane_is_ended_however_the_target_compresses(producer: dict[str, Any])
 def test_a_lane_takes_what_the_target_says_under_an_older_name() -> None:
     with opened_producer(configured(producer={"queue.buffering.max.ms": 20}), 0) as producer:
         assert producer.config.linger_ms == 20
+
+
+@pytest.mark.parametrize(("names", "said"), [("identity", "fastq mirror fail-back"), ("prefixed", "no way back to A")])
+def test_a_mirror_that_was_failed_over_says_what_can_be_done(names: str, said: str) -> None:
+    """Of prefixed names it sent to a command that refuses them."""
+    side = {"bootstrap.servers": "127.0.0.1:1"}
+    document = {"source": {"alias": "A", **side}, "target": {"alias": "B", **side}}
+    config = parse_config({**document, "mirror": {"topics": ["t"], "names": names}})
+    assert said in str(stopped_error(config, Stopped(0, {})))
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
