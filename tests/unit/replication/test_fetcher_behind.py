@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastq_broker.replication.catch_up import CATCH_UP_BYTES
+from fastq_broker.replication.catch_up import CATCH_UP_BYTES, CATCH_UP_FETCHES
 from fetcher_world import MemoryLog, fetches, log_of, pair
 
 
@@ -35,37 +35,32 @@ def test_small_answers_are_no_larger_than_others() -> None:
 PAUSE_S = 0.5
 
 
-def test_others_have_their_turn_between_the_fetches_of_who_is_behind() -> None:
-    mine = MemoryLog()
-    follower = pair(log_of(0, 0, 0), mine, 0, partition_bytes_max=1, catch_up_pause_s=PAUSE_S)
-    for end in (1, 2):
+def test_others_have_their_turn_now_and_then_while_somebody_is_behind() -> None:
+    mine, count = MemoryLog(), 3 * CATCH_UP_FETCHES
+    follower = pair(log_of(*[0] * count), mine, 0, partition_bytes_max=1, catch_up_pause_s=PAUSE_S)
+    for end in range(1, count):
         assert follower.step() and mine.log_end_offset == end
+        if end % CATCH_UP_FETCHES:
+            continue
         follower.now += 0.1  # what was fetched took that to be written, and the pause begins behind it
         assert not follower.step() and follower.machine.next_wakeup(follower.now) == follower.now + PAUSE_S
         follower.now += PAUSE_S - 0.01
         assert not follower.step()
         follower.now += 0.02
-    assert follower.step() and mine.log_end_offset == 3
-    assert follower.step() and len(fetches(follower)) == 4, "all is here, and the next fetch waits at the leader"
+    follower.steps(2)
+    assert mine.log_end_offset == count and len(fetches(follower)) == count + 1, "the next one waits at the leader"
 
 
 def test_a_leader_that_grows_half_as_fast_as_it_is_read_is_followed_without_a_pause() -> None:
     """It might never be caught up with."""
-    leader_log, mine = log_of(*[0] * 8), MemoryLog()
+    leader_log, mine = log_of(*[0] * 20), MemoryLog()
     follower = pair(leader_log, mine, 0, partition_bytes_max=1, catch_up_pause_s=PAUSE_S)
-
-    def grow(count: int) -> None:
-        for _ in range(count):
-            leader_log.append(0, b"more")
+    assert follower.step(), "what was there before says nothing of how it grows"
+    for _ in range(3 * CATCH_UP_FETCHES):
+        leader_log.append(0, b"more")
         leader_log.high_watermark = leader_log.log_end_offset
-
-    assert follower.step() and not follower.step(), "what was there before says nothing of how it grows"
-    follower.now += PAUSE_S
-    for _ in range(3):
-        grow(1)
         assert follower.step()
-    grow(0)
-    assert follower.step() and not follower.step()
+    assert sum(follower.step() for _ in range(CATCH_UP_FETCHES)) == CATCH_UP_FETCHES - 1
 
 
 def test_who_has_all_that_is_committed_waits_for_nothing() -> None:
