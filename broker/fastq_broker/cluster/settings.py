@@ -17,7 +17,6 @@ from fastq_broker.config_listeners import PROTOCOLS, Listener, reachable
 from fastq_broker.controller.features import KRAFT_VERSION, SUPPORTED
 from fastq_broker.raft.roles import RaftConfig
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
-from fastq_broker.replication.catch_up import CATCH_UP_PAUSE_S
 from fastq_broker.replication.fetcher import FetcherConfig
 
 Ports = Mapping[str, int]
@@ -130,5 +129,4 @@ def fetcher_config(config: BrokerConfig) -> FetcherConfig:
         partition_bytes_max=config.replica_fetch_max_bytes,
         response_bytes_max=config.replica_fetch_response_max_bytes,
         backoff_s=config.replica_fetch_backoff_ms / 1000,
-        catch_up_pause_s=CATCH_UP_PAUSE_S,
     )

@@ -31,7 +31,7 @@ from fastq._native.wire import DecodeError
 from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaError, error_for_code
 from fastq.values import NamedTuple, Value
 from fastq_broker.log.files import UNREADABLE, passes
-from fastq_broker.replication.catch_up import CatchUp
+from fastq_broker.replication.catch_up import CATCH_UP_PAUSE_S, CatchUp
 from fastq_broker.replication.fetcher_session import FetchPlan, FollowerSession, Key, Position, ReplicaPartition, Wanted
 from fastq_broker.replication.follower_log import FollowerLog, go_back, go_back_to_gap
 from fastq_broker.replication.follower_quota import FollowerQuota, NoQuota
@@ -97,7 +97,7 @@ class FetcherConfig(Value, kw_only=True):
     partition_bytes_max: int = 1 << 20
     response_bytes_max: int = 10 << 20
     backoff_s: float = 1.0
-    catch_up_pause_s: float = 0.0
+    catch_up_pause_s: float = CATCH_UP_PAUSE_S
 
 
 class SendFetch(NamedTuple):

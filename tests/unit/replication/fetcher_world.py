@@ -298,7 +298,7 @@ class Follower:
 
     def __init__(self, leader: Leader | None = None, *, quota: FollowerQuota | None = None, **settings: Any) -> None:
         self.leader = leader or Leader()
-        self.config = FetcherConfig(replica_id=2, **settings)
+        self.config = FetcherConfig(replica_id=2, **{"catch_up_pause_s": 0.0, **settings})  # as time stands still
         self.machine = ReplicaFetcher(self.config, "leader:9092 (node 1)", lambda: 5, quota)
         self.now = 100.0
         self.level = LATEST_LEVEL
