@@ -255,8 +255,8 @@ class ReplicaFetcher:
         """When to poll again, if nothing happens before; never while an answer is waited for."""
         if self._in_flight:
             return NEVER
-        if self._is_held(now):
-            return max(min(self._syncing.values()), self._retry_at)
+        if self._is_held(now):  # of what has come to the disk during a pause nobody tells again
+            return self._retry_at if self._retry_at > now else min(self._syncing.values())
         due = [self.partitions[key].retry_at for key in self._waiting]
         due += [at for at in self._syncing.values() if at > now]
         if self._throttled:

@@ -72,3 +72,17 @@ def test_who_has_all_that_is_committed_waits_for_nothing() -> None:
     for _ in range(8):
         assert follower.step()
     assert mine.log_end_offset == 9
+
+
+def test_what_comes_to_the_disk_during_a_pause_is_fetched_on_after_it() -> None:
+    """Nobody tells of it again: the fetch waited for as long as another log's sync may hold it up, half a second."""
+    leader_log, mine = log_of(*[0] * (CATCH_UP_FETCHES + 2)), MemoryLog(fsync=True)
+    follower = pair(leader_log, mine, 0, partition_bytes_max=1, catch_up_pause_s=PAUSE_S / 100)
+    for _ in range(CATCH_UP_FETCHES):
+        assert follower.step()
+        follower.poll()
+        mine.sync()
+    follower.poll()
+    assert not follower.asked and follower.machine.next_wakeup(follower.now) == follower.now + PAUSE_S / 100
+    follower.now += PAUSE_S / 100
+    assert follower.step() and mine.log_end_offset == CATCH_UP_FETCHES + 1
