@@ -15,8 +15,8 @@ CATCH_UP_BYTES: Final = 512 << 10
 """The most that is fetched at a time."""
 CATCH_UP_PAUSE_S: Final = 0.001
 CATCH_UP_FETCHES: Final = 4
-"""Between two pauses: what is fetched in that time takes some three times as long as a pause where both nodes are on one machine. Pauses
-behind each fetch cost a third of the pace, and disturbed others no less."""
+"""Between two pauses: what is fetched in that time takes some three times as long as a pause where both nodes are on one machine. A pause
+behind each fetch costs a third of the pace, and others are disturbed a little less."""
 
 
 class CatchUp:
