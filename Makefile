@@ -16,7 +16,7 @@ NODES_SHARE ?= tests/interop/test_client.py tests/interop/test_transactions_clie
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak simulate sanitize interop-kafka interop-spark interop-cluster bench bench-micro bench-compare bench-growth bench-cluster bench-instructions bench-scaling lint format generate reference docs wheel wheels binary ext clean
+.PHONY: help demo pipeline pipeline-flights test test-nodes unit steady soak simulate sanitize interop-kafka interop-spark interop-cluster bench bench-micro bench-compare bench-growth bench-cluster bench-instructions bench-scaling lint format generate reference docs wheel wheels binary ext clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -122,6 +122,10 @@ java:
 
 unit: $(VENV)/.built $(VENV)/.test ## the tests that run in seconds
 	@$(PYTEST) tests/unit -m "not slow and not soak"
+
+RUNS ?= 10
+steady: ## make test, RUNS times, each written down in benchmarks/results/steady.txt: who fails in one of them is broken
+	@$(PYTHON) tools/steady.py $(RUNS)
 
 soak: $(VENV)/.built $(VENV)/.test java kcat shells chromium ## the long tests at their full numbers, an hour and a half; results go to benchmarks/results/
 	@FASTQ_SOAK=1 bash -o pipefail -c '$(PYTEST) tests -n 3 $(BY_FILE) -m "soak or slow" -v --durations=0 --timeout 3600 -o faulthandler_timeout=4000 --disable-warnings | tee benchmarks/results/soak.txt'; long=$$?; \
