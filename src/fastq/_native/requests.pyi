@@ -37,6 +37,8 @@ class PendingRequest:
     @property
     def versions(self) -> tuple[int, int] | None: ...
     @property
+    def anywhere(self) -> bool: ...
+    @property
     def api_key(self) -> int: ...
     version: int
     correlation_id: int
@@ -47,6 +49,7 @@ class PendingRequest:
         on_done: Callable[[Any, Any], object],
         deadline: float,
         versions: tuple[int, int] | None = None,
+        anywhere: bool = False,
     ) -> None: ...
 
 def frame_request(

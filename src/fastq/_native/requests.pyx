@@ -53,22 +53,25 @@ cdef class EncodedRequest:
 
 @cython.final
 cdef class PendingRequest:
-    """A request on its way. `deadline` is on the core's clock; `versions` narrows what may be negotiated."""
+    """A request on its way. `deadline` is on the core's clock; `versions` narrows what may be negotiated. `anywhere`: any broker could
+    answer it."""
 
     cdef readonly object request
     cdef readonly object on_done
     cdef readonly double deadline
     cdef readonly object versions
+    cdef readonly bint anywhere
     cdef readonly int api_key
     cdef public int version
     cdef public int correlation_id
     cdef public double sent_at
 
-    def __init__(self, request, on_done, double deadline, versions=None):
+    def __init__(self, request, on_done, double deadline, versions=None, bint anywhere=False):
         self.request = request
         self.on_done = on_done
         self.deadline = deadline
         self.versions = versions
+        self.anywhere = anywhere
         self.api_key = (<EncodedRequest>request).api_key if type(request) is EncodedRequest else request.API_KEY
         self.version = -1
         self.correlation_id = -1

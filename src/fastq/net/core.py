@@ -25,7 +25,7 @@ from fastq.net.backoff import backoff_s
 from fastq.net.connection import Connection, ConnectionSettings
 from fastq.net.metadata_updater import MetadataUpdater
 from fastq.net.outages import SHORT_LIFE_S, SLOW_S, Outages
-from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve, broker_id, separate_id
+from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve, broker_id, separate_id, take_over, whom_to_ask
 from fastq.net.requests import Done, EncodedRequest, PendingRequest, VersionedRequest
 from fastq.net.timers import Timer, Timers
 from fastq.net.troubles import Troubles
@@ -127,16 +127,18 @@ class ClientCore(Timers):
         *,
         timeout_s: float | None = None,
         versions: tuple[int, int] | None = None,
+        anywhere: bool = False,
     ) -> None:
         """Send a request to a broker; `on_done(response, error)` is called once, in a later turn of the driver.
 
         Without a connection, the request waits for one, and fails with its attempt. `timeout_s` (default
         `request_timeout_ms`) covers the wait for the connection and for the response; a request that times out takes its
-        connection with it. `versions` narrows the versions that may be negotiated.
+        connection with it. `versions` narrows the versions that may be negotiated. `anywhere`: any broker could answer it, so it goes to
+        whichever is connected first.
         """
         now = self.clock()
         deadline = now + (self._request_timeout_s if timeout_s is None else timeout_s)
-        pending = PendingRequest(request, on_done, deadline, versions)
+        pending = PendingRequest(request, on_done, deadline, versions, anywhere)
         if deadline < self.deadline:
             self.deadline = deadline
         peer = self._peers.get(node_id)
@@ -260,20 +262,10 @@ class ClientCore(Timers):
 
     def least_loaded(self, now: float) -> int | None:
         """The broker to ask what any broker can answer: a connected one with little to do, else one that is being
-        connected; None while all back off. Known brokers come before bootstrap servers (KIP-899)."""
-        candidates = self._candidates()
-        ready = [peer for peer in candidates if peer.ready_connection is not None]
-        if ready:
-            return min(ready, key=lambda peer: peer.load).node_id
-        under_way = [peer for peer in candidates if not peer.is_idle]
-        if under_way:
-            return under_way[0].node_id
-        startable = [peer for peer in candidates if peer.retry_at <= now]
-        if not startable:
-            return None
-        # Least failed first, so that a dead bootstrap server does not hide a living one; then any of them.
-        fewest = min(peer.failures for peer in startable)
-        return self.random.choice([peer for peer in startable if peer.failures == fewest]).node_id
+        connected, another one beside it where that takes long; None while all back off. Known brokers come before bootstrap servers
+        (KIP-899)."""
+        peer = whom_to_ask(self._candidates(), now, self.random)
+        return None if peer is None else peer.node_id
 
     def next_attempt_at(self) -> float:
         """When the first broker's back-off ends."""
@@ -405,6 +397,7 @@ class ClientCore(Timers):
         self.last_error = None
         self.ready_total += 1
         self._outages.ready(peer.address, peer.label, now)
+        take_over(self._candidates(), peer)
         if self._outages.knows(peer.address):
             self.call_at(now + SHORT_LIFE_S, lambda now: self._look_at_life(peer, connection, now))
         logger.debug("connected to %s", peer.label)
@@ -496,9 +489,13 @@ class ClientCore(Timers):
         self.deadline = min(self.deadline, connection.phase_deadline)
 
     def _look_at_attempt(self, peer: Peer, began: float, now: float) -> None:
-        """An attempt began SLOW_S ago: the log says so if it is still under way."""
+        """An attempt began SLOW_S ago: the log says so if it is still under way, and what any broker can answer does not wait for it
+        alone."""
         if not peer.is_idle and peer.ready_connection is None and peer.attempt_at == began and not self.closed:
             self._outages.slow(peer.address, self._waiting(peer, now), now, note=self._origin(peer))
+            other = whom_to_ask(self._candidates(), now, self.random)
+            if other is not None and any(pending.anywhere for pending in peer.queue):
+                self._start(other, now)
 
     def _look_at_life(self, peer: Peer, connection: Connection, now: float) -> None:
         """A connection to a broker that had closed others was ready SHORT_LIFE_S ago."""

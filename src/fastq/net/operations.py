@@ -259,7 +259,15 @@ class _CallRun:
         # A request that is out of time takes its connection along: a broker answers in order, so whatever is sent
         # after it would wait as well (as KafkaAdminClient does).
         timeout_s = min(core.config.request_timeout_ms / 1000, max(0.0, self._operation.deadline - now))
-        core.send(node_id, self._call.request, self._received, timeout_s=timeout_s, versions=self._call.versions)
+        anywhere = isinstance(self._call.route, AnyBroker)
+        core.send(
+            node_id,
+            self._call.request,
+            self._received,
+            timeout_s=timeout_s,
+            versions=self._call.versions,
+            anywhere=anywhere,
+        )
 
     def _find_coordinator(self, route: Coordinator, now: float) -> None:
         """Look the coordinator up and send there; after a failed connection it is looked up again."""

@@ -4,14 +4,19 @@ Rules of this file:
 - A name may have several addresses: they are tried in turn, without a pause, and only when all of them failed does the peer
   back off, exponentially and with jitter.
 - A request that waits for a connection fails when the attempt fails; who sent it decides whether to try again.
+- What any broker can answer waits for no broker that takes a connection and says nothing: after SLOW_S the next one is tried beside it, and
+  the first that is ready gets it. Kafka's clients wait for the whole of socket.connection.setup.timeout.ms.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from random import Random
 from typing import TYPE_CHECKING
 
 from fastq.net.addresses import Address, Endpoint
+from fastq.net.outages import SLOW_S
 from fastq.values import Value
 
 if TYPE_CHECKING:
@@ -98,6 +103,34 @@ class Peer:
     def load(self) -> int:
         """Requests in flight and waiting."""
         return len(self.queue) + (len(self.connection.in_flight) if self.connection is not None else 0)
+
+
+def whom_to_ask(candidates: Sequence[Peer], now: float, random: Random) -> Peer | None:
+    """Who is to be asked what any of them can answer: one that is connected and has little to do, else one that is being connected, and
+    where that takes long another one beside it; None while all back off."""
+    ready = [peer for peer in candidates if peer.ready_connection is not None]
+    if ready:
+        return min(ready, key=lambda peer: peer.load)
+    latest = max((peer for peer in candidates if not peer.is_idle), key=lambda peer: peer.attempt_at, default=None)
+    startable = [peer for peer in candidates if peer.is_idle and peer.retry_at <= now]
+    if latest is not None and (not startable or now < latest.attempt_at + SLOW_S):
+        return latest
+    if not startable:
+        return None
+    # Least failed first, so that a dead bootstrap server does not hide a living one; then any of them.
+    fewest = min(peer.failures for peer in startable)
+    return random.choice([peer for peer in startable if peer.failures == fewest])
+
+
+def take_over(candidates: Sequence[Peer], peer: Peer) -> None:
+    """What waits for the connections of others, and any of them can answer, waits for this one's from now on, which is ready."""
+    if peer not in candidates:
+        return
+    for other in candidates:
+        if other.queue and other is not peer and other.ready_connection is None:
+            for pending in [pending for pending in other.queue if pending.anywhere]:
+                peer.queue.append(pending)  # first, as there may be no memory for it
+                other.queue.remove(pending)
 
 
 class Resolve(Value, eq=False):

@@ -503,7 +503,7 @@ class Transactions:
             return
         request = requests.find_coordinator(coordinator.key_type, coordinator.key)
         handler = partial(self._answered, coordinator, partial(self._found, coordinator))
-        self.core.send(node_id, request, handler, timeout_s=self._request_timeout_s)
+        self.core.send(node_id, request, handler, timeout_s=self._request_timeout_s, anywhere=True)
         coordinator.busy = True  # once it is on its way: there may be no memory for it
 
     def _found(self, coordinator: Coordinator, response: Any) -> None:

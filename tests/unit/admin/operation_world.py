@@ -41,7 +41,16 @@ class World:
         self.core.send = self._send  # type: ignore[method-assign]
         self.core.least_loaded = lambda _now: min(nodes)  # type: ignore[method-assign]
 
-    def _send(self, node_id: int, request: Any, on_done: Any, *, timeout_s: float, versions: Any = None) -> None:
+    def _send(
+        self,
+        node_id: int,
+        request: Any,
+        on_done: Any,
+        *,
+        timeout_s: float,
+        versions: Any = None,
+        anywhere: bool = False,
+    ) -> None:
         if isinstance(request, VersionedRequest):
             request = request.build(VERSION)
         self.sent.append((self.now, node_id, request))

@@ -190,7 +190,7 @@ class FakeCore:
     def throttle(self, node, seconds, now):
         self.down_until[node] = now + seconds
 
-    def send(self, node, request, on_done, *, timeout_s=None, versions=None):
+    def send(self, node, request, on_done, *, timeout_s=None, versions=None, anywhere=False):
         entry = [request, on_done, False, versions]
         self.requests[node].append(entry)
         # One connection: handled in order of sending.

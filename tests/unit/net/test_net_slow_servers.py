@@ -1,0 +1,122 @@
+"""A bootstrap server, or a node, that takes connections and says nothing: the others are asked beside it, and it costs nobody its time."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from net_fakes import FakeBroker, all_versions
+
+from fastq import Admin, Consumer, Producer
+from fastq.config import ClientConfig
+from fastq.net.addresses import Address
+from fastq.net.core import ClientCore
+from fastq.net.outages import SLOW_S
+from fastq.net.peers import Connect
+from fastq.protocol import messages as m
+from fastq.protocol.api import ApiKey
+from fastq.protocol.negotiation import BrokerVersions
+
+FOREVER_MS = 600_000
+"""For the connection: whoever waits for the silent one waits longer than the test may take."""
+
+
+class First:
+    """Picks the first where there is a choice: here that is the silent server."""
+
+    def choice(self, among: list[Any]) -> Any:
+        return among[0]
+
+    def uniform(self, low: float, high: float) -> float:
+        return low
+
+    def random(self) -> float:
+        return 0.5
+
+
+@pytest.fixture
+def silent_one() -> Iterator[str]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(16)
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as broker:
+        broker.topics = {"t": 1}
+        yield broker
+
+
+def test_an_admin_call_goes_to_the_next_server(silent_one: str, broker: FakeBroker) -> None:
+    servers = f"{silent_one},{broker.address}"
+    with Admin(bootstrap_servers=servers, socket_connection_setup_timeout_ms=FOREVER_MS) as admin:
+        admin._client.core.random = First()  # type: ignore[assignment]
+        assert list(admin.list_topics(timeout=30)) == ["t"]
+
+
+def test_a_producer_goes_to_the_next_server(silent_one: str, broker: FakeBroker) -> None:
+    servers = f"{silent_one},{broker.address}"
+    with Producer(
+        bootstrap_servers=servers, max_block_ms=30_000, socket_connection_setup_timeout_ms=FOREVER_MS
+    ) as producer:
+        producer._driver.core.random = First()  # type: ignore[assignment]
+        assert producer.partitions_for("t") == [0]
+
+
+def test_a_consumer_goes_to_the_next_server(silent_one: str, broker: FakeBroker) -> None:
+    servers = f"{silent_one},{broker.address}"
+    with Consumer(bootstrap_servers=servers, socket_connection_setup_timeout_ms=FOREVER_MS) as consumer:
+        consumer._driver.core.random = First()  # type: ignore[assignment]
+        updater = consumer._driver.core.metadata_updater
+        assert consumer._driver.wait_until(lambda: updater.successes, 30)
+
+
+# -- what waits, and for whom --------------------------------------------------------------------------------------------------
+
+
+class Servers:
+    """A core that connects to nobody: what it asks of its driver, on a clock that the test moves."""
+
+    def __init__(self, count: int) -> None:
+        self.now = 100.0
+        servers = ",".join(f"127.0.0.{i + 1}:9092" for i in range(count))
+        self.core = ClientCore(ClientConfig(bootstrap_servers=servers), clock=lambda: self.now, random=First())  # type: ignore[arg-type]
+        self.tried: list[Any] = []
+
+    def tick(self, after_s: float = 0.0) -> list[Address]:
+        """The addresses that are tried in this turn."""
+        self.now += after_s
+        self.core.tick(self.now)
+        began = [effect for effect in self.core.take_effects() if isinstance(effect, Connect)]
+        self.tried += [effect.connection for effect in began]
+        self.core.run_callbacks()
+        return [Address(*effect.endpoint.sockaddr[:2]) for effect in began]
+
+
+def test_the_next_server_is_tried_when_the_first_takes_long_and_not_before() -> None:
+    servers = Servers(3)
+    first, second, third = (Address(f"127.0.0.{i}", 9092) for i in (1, 2, 3))
+    assert servers.tick() == [first] and servers.tick(SLOW_S / 2) == []
+    assert servers.tick(SLOW_S / 2) == [second] and servers.tick(SLOW_S / 2) == []
+    assert servers.tick(SLOW_S / 2) == [third] and servers.tick(SLOW_S) == []
+
+
+def test_what_any_broker_can_answer_is_taken_along_and_what_one_is_to_answer_waits_for_it() -> None:
+    servers = Servers(2)
+    core = servers.core
+    servers.tick()
+    core.send(-1, m.MetadataRequest(topics=None), lambda *_: None, anywhere=True)
+    core.send(-1, m.ListGroupsRequest(), lambda *_: None)
+    servers.tick(SLOW_S)
+    _, other = servers.tried
+    assert core.in_flight(-1) == 2
+    other.connected(servers.now)
+    other.versions = BrokerVersions(all_versions())
+    other.is_ready = True
+    core.connection_ready(other, servers.now)
+    assert [pending.api_key for pending in core._peers[-1].queue] == [ApiKey.LIST_GROUPS]
+    assert ApiKey.METADATA in [pending.api_key for pending in other.in_flight]
