@@ -5,8 +5,9 @@ Rules
 - Whom to ask is looked up for every question, in what raft knows. Without a leader, or without knowing where it listens, questions wait.
 - An answer with NOT_CONTROLLER anywhere in it, and a connection that fails, are no answers: the question is asked again. So it is where
   there is nothing to ask it with for a moment, as no memory or descriptor.
-- A question that has waited for its time without being answered ends with REQUEST_TIMED_OUT; one that is on its way is waited for, or, if
-  it `moves_on`, asked of the next leader as soon as that one is known: the one before may stand still with its connection open.
+- A question that has waited for its time without being answered ends with REQUEST_TIMED_OUT; one that is on its way is waited for, and
+  asked of the next leader once that one is known: the one before may stand still with its connection open. One that `moves_on` is at once,
+  any other after REPLACED_S: who leads no more and is well has answered by then, and what it did is not asked for twice.
 - What asking again does not mend ends at once: no shared version, a refused identity, a request that cannot be encoded.
 - Who is the active controller itself asks by a call, with the same message in and out.
 
@@ -51,6 +52,9 @@ logger = logging.getLogger(__name__)
 FORWARD_TIMEOUT_S = 25.0
 """How long a client's request is tried: less than the 30 s that clients wait (request.timeout.ms), so that the answer says why nothing
 was done. Kafka's forwarding channel tries for 60 s, and its clients hear nothing."""
+
+REPLACED_S = 2.0
+"""How long who was asked may take to answer once another one leads, where being asked twice may be told: a topic is there already."""
 
 Request = Message | VersionedRequest
 """A request that depends on the version is made anew each time it is asked (KAFKA-15353: a resent AlterPartition had lost its ISR)."""
@@ -114,7 +118,7 @@ Effect = Send | Call | Finish
 class ChannelConfig(Value, kw_only=True):
     """Who asks, and its patience, in seconds. `answer_timeout_s` is Kafka's controller.socket.timeout.ms; `look_s` is how often a leader
     that is not there is looked for; `retry_backoff_s` the pause before a question is asked again. `moves_on`: its questions do no
-    harm when they are answered twice, if nothing else is said with one."""
+    harm when they are asked twice, if nothing else is said with one."""
 
     node_id: int
     name: str
@@ -134,6 +138,7 @@ class ChannelMachine:
         self._under_way: Question | None = None
         self._failed: Question | None = None  # it is through, and there was no memory for what has become of it
         self._asked: int | None = None  # the node that the question on its way was sent to
+        self._replaced_at = NEVER  # when another one was first seen to lead
         self._wait_until = 0.0
         self._effects: list[Effect] = []
         self._numbers = 0
@@ -153,7 +158,7 @@ class ChannelMachine:
         versions: tuple[int, int] | None = None,
         moves_on: bool = False,
     ) -> None:
-        """Put a question. `timeout_s`: how long it is tried, from now on. `moves_on`: this one may be answered twice, on any channel."""
+        """Put a question. `timeout_s`: how long it is tried, from now on. `moves_on`: this one may be asked twice, on any channel."""
         self._numbers += 1
         moves_on = moves_on or self.config.moves_on
         question = Question(self._numbers, request, done, now + timeout_s, timeout_s, versions, moves_on)
@@ -216,11 +221,12 @@ class ChannelMachine:
 
     def _move_on(self, now: float) -> None:
         """Wait no more for a node that leads no more."""
-        question = self._under_way
-        if question is None or self._asked is None or not question.moves_on:
+        question, leader = self._under_way, self._leader()
+        if question is None or self._asked is None or leader.node_id < 0 or leader.node_id == self._asked:
+            self._replaced_at = NEVER
             return
-        leader = self._leader()
-        if leader.node_id >= 0 and leader.node_id != self._asked:
+        self._replaced_at = min(self._replaced_at, now)
+        if question.moves_on or now >= self._replaced_at + REPLACED_S:
             self._ask_anew(question, now, f"node {leader.node_id} leads now")  # a late answer is of another question
             self._wait_until = now
 
@@ -256,8 +262,7 @@ class ChannelMachine:
             return NEVER
         due = min((question.until for question in self._waiting), default=NEVER)
         if self._under_way is not None:
-            looks = self._under_way.moves_on and self._asked is not None
-            return min(due, now + self.config.look_s) if looks else due
+            return due if self._asked is None else min(due, now + self.config.look_s)
         return min(due, max(self._wait_until, now)) if self._waiting else due
 
     def close(self) -> None:

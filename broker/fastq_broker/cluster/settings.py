@@ -111,7 +111,7 @@ def _address(listener: Listener, host: str, port: int) -> ListenerAddress:
 
 
 def channel_config(config: BrokerConfig, name: str) -> ChannelConfig:
-    """A channel of this broker to the active controller; `name` is for its log. What clients ask is not asked twice of two controllers."""
+    """A channel of this broker to the active controller; `name` is for its log. What clients ask is asked of the next one not at once."""
     return ChannelConfig(
         node_id=config.node_id,
         name=name,

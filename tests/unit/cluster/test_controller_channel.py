@@ -10,6 +10,7 @@ import pytest
 from failing_allocations import AllocationsFail
 from fastq_broker.cluster import controller_channel
 from fastq_broker.cluster.controller_channel import (
+    REPLACED_S,
     Call,
     ChannelConfig,
     ChannelMachine,
@@ -288,10 +289,49 @@ def test_nothing_is_due_while_nothing_waits_to_be_asked() -> None:
     assert channel.machine.next_wakeup(0.0) == float("inf")
     channel.ask(1, 0.0)
     assert channel.machine.next_wakeup(5.0) == 5.0
-    channel.sent(5.0)
-    assert channel.machine.next_wakeup(5.0) == float("inf")
+    channel.leader = Leader(1, 2, None)
+    (call,) = channel.poll(5.0)
+    assert isinstance(call, Call) and channel.machine.next_wakeup(5.0) == float("inf")
     channel.ask(2, 5.0, timeout_s=3)
     assert channel.machine.next_wakeup(5.0) == 8.0
+
+
+def test_whether_another_one_leads_is_looked_at_while_a_node_is_asked() -> None:
+    channel = Channel()
+    channel.ask(1, 0.0)
+    channel.sent(0.0)
+    assert channel.machine.next_wakeup(0.0) == pytest.approx(0.1)
+
+
+def test_what_a_leader_that_stands_still_was_asked_the_next_one_is_asked_after_a_while() -> None:
+    """A client that made a topic through another node heard of nothing for 25 s, and then that it was not made."""
+    channel = Channel()
+    channel.ask(1, 0.0)
+    first = channel.sent(0.0)
+    channel.leader = NOBODY
+    assert channel.poll(5.0) == []
+    channel.leader = TWO
+    assert channel.poll(6.0) == [] and channel.poll(6.0 + REPLACED_S - 0.1) == []
+    second = channel.sent(6.0 + REPLACED_S)
+    assert (second.node_id, number_of(second)) == (102, 1)
+    channel.machine.answered(first.question, OK, None, 9.0)
+    assert channel.poll(9.0) == [] and channel.ended == []
+    channel.leader = ONE
+    assert channel.poll(9.1) == []  # this one has its time, too
+    channel.machine.answered(second.question, OK, None, 9.2)
+    assert channel.poll(9.2) == [] and channel.ended == [(1, OK)]
+
+
+def test_a_leader_that_is_one_again_is_waited_for() -> None:
+    channel = Channel()
+    channel.ask(1, 0.0)
+    channel.sent(0.0)
+    channel.leader = TWO
+    assert channel.poll(1.0) == []
+    channel.leader = Leader(101, 3, ONE.endpoint)
+    assert channel.poll(2.0) == []
+    channel.leader = TWO
+    assert channel.poll(3.5) == []
 
 
 # -- over sockets
