@@ -14,6 +14,10 @@ def check_timeout(timeout: object) -> None:
     if isinstance(timeout, (int, float)):
         if timeout != timeout:
             raise ValueError("a time-out is a number of seconds, or None, got NaN")
+        if isinstance(timeout, int) and abs(timeout) >= 1 << 1023:  # no clock can be added to it
+            raise ValueError(
+                f"a time-out is a number of seconds that a float can hold, got one of {timeout.bit_length()} bits"
+            )
         return
     try:
         timeout + 0.0  # type: ignore[operator]  # a number of another library

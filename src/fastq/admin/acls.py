@@ -14,7 +14,8 @@ from typing import TypeVar
 from fastq.admin.acl_types import Acl, AclFilter, AclOperation, AclPatternType, AclPermission, AclResourceType
 from fastq.admin.cluster import until_settled
 from fastq.admin.core import Answers, _error, per_item
-from fastq.admin.types import Outcomes
+from fastq.admin.types import Outcomes, check_kind
+from fastq.arguments import items_of
 from fastq.errors import FastqError
 from fastq.net.operations import ANY, CONTROLLER, Call, Operation
 from fastq.protocol import messages as m
@@ -24,6 +25,7 @@ E = TypeVar("E", bound=IntEnum)
 
 def describe_acls(wanted: AclFilter) -> Operation[list[Acl]]:
     """DescribeAcls; raises SecurityDisabled where there is no authorizer."""
+    check_kind("which access controls", wanted, AclFilter, 'an AclFilter, as AclFilter(principal="User:alice")')
     request = m.DescribeAclsRequest(
         resource_type_filter=wanted.resource_type,
         resource_name_filter=wanted.name,
@@ -46,6 +48,7 @@ def describe_acls(wanted: AclFilter) -> Operation[list[Acl]]:
 
 def create_acls(acls: Sequence[Acl]) -> Operation[Outcomes[Acl, None]]:
     """CreateAcls: one that is there already is no error."""
+    acls = items_of(acls, Acl, "access controls", "[Acl(...)]")
 
     def send(left: list[Acl]) -> Operation[Answers[Acl, None]]:
         request = m.CreateAclsRequest(
@@ -74,6 +77,7 @@ def create_acls(acls: Sequence[Acl]) -> Operation[Outcomes[Acl, None]]:
 
 def delete_acls(filters: Sequence[AclFilter]) -> Operation[Outcomes[AclFilter, tuple[Acl, ...]]]:
     """DeleteAcls; what each filter has deleted. Of a filter some of whose ACLs cannot be deleted it is the first error."""
+    filters = items_of(filters, AclFilter, "filters", '[AclFilter(principal="User:alice")]')
 
     def send(left: list[AclFilter]) -> Operation[Answers[AclFilter, tuple[Acl, ...]]]:
         request = m.DeleteAclsRequest(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from fastq.admin.types import AlterConfigOp, ConfigResource
@@ -16,7 +16,7 @@ TRANSACTION_TIMEOUT_MAX_MS = 900_000
 """The longest that a transaction may take where brokers do not say otherwise (transaction.max.timeout.ms)."""
 
 
-def names_of(given: Sequence[str] | None) -> list[str]:
+def names_of(given: Iterable[str] | None) -> list[str]:
     """A list of names; a str is a sequence of its letters, which is the most frequent slip there is."""
     if isinstance(given, str):
         raise TypeError(f"a list of names is needed, got the string {given!r}")
@@ -43,5 +43,5 @@ def operations_of(values: Mapping[str, str | None]) -> list[tuple[AlterConfigOp,
     """Settings to change, as operations; None takes one back to its default."""
     return [
         (AlterConfigOp.DELETE if value is None else AlterConfigOp.SET, name, None if value is None else str(value))
-        for name, value in values.items()
+        for name, value in mapping_of(values, "settings", '{"retention.ms": "60000"}').items()
     ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from fastq.admin.arguments import names_of
 from fastq.admin.types import (
     ApiVersion,
     ClusterDescription,
@@ -47,6 +48,7 @@ from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey, api_name
 from fastq.protocol.message import Message
+from fastq.settings import INT32_MAX
 from fastq.words import counted
 
 K = TypeVar("K", bound=Hashable)
@@ -80,6 +82,11 @@ def _error(code: int, message: str | None, **context: Any) -> KafkaError:
 
 def _unanswered(key: object) -> FastqError:
     return UnknownServerError(f"the broker's answer leaves out {key}")
+
+
+def broker_of(node_id: int) -> Broker:
+    """The route to a broker that the application names. Ids below 0 are of bootstrap servers, whichever brokers those are."""
+    return Broker(int_of(node_id, "the id of a broker", 0, INT32_MAX))
 
 
 def per_item(
@@ -487,9 +494,9 @@ def describe_log_dirs(
 ) -> Operation[Outcomes[int, tuple[LogDirDescription, ...]]]:
     """DescribeLogDirs (KIP-113) of brokers (None: all), for some topics (None: all)."""
     cluster = yield from describe_cluster()
-    ids = [node.node_id for node in cluster.nodes] if broker_ids is None else list(broker_ids)
-    wanted = None if topics is None else (yield from _all_partitions(list(topics)))
-    responses = yield [Call(Broker(node_id), m.DescribeLogDirsRequest(topics=wanted)) for node_id in ids]
+    ids = [node.node_id for node in cluster.nodes] if broker_ids is None else list(dict.fromkeys(broker_ids))
+    wanted = None if topics is None else (yield from _all_partitions(names_of(topics)))
+    responses = yield [Call(broker_of(node_id), m.DescribeLogDirsRequest(topics=wanted)) for node_id in ids]
     outcomes: dict[int, Outcome[tuple[LogDirDescription, ...]]] = {}
     for node_id, response in zip(ids, responses, strict=True):
         if isinstance(response, FastqError):
@@ -535,7 +542,7 @@ def api_versions(node_id: int | None) -> Operation[dict[str, ApiVersion]]:
 def _api_versions_response(node_id: int | None) -> Operation[m.ApiVersionsResponse]:
     request = m.ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
     response: m.ApiVersionsResponse = yield Call(
-        ANY if node_id is None else Broker(node_id), _api_versions_request(request)
+        ANY if node_id is None else broker_of(node_id), _api_versions_request(request)
     )
     if response.error_code:
         raise _error(response.error_code, None, api="ApiVersions")

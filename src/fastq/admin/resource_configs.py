@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fastq.admin.arguments import by_resource
-from fastq.admin.core import Answers, _by_route, _error, per_item
+from fastq.admin.core import Answers, _by_route, _error, broker_of, per_item
 from fastq.admin.types import (
     AlterConfigOp,
     ConfigEntry,
@@ -20,9 +20,9 @@ from fastq.admin.types import (
     Outcomes,
     ResourceType,
 )
-from fastq.arguments import items_of
+from fastq.arguments import int_of, items_of, mapping_of
 from fastq.errors import FastqError
-from fastq.net.operations import ANY, CONTROLLER, Broker, Call, Operation, Route
+from fastq.net.operations import ANY, CONTROLLER, Call, Operation, Route
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey
@@ -35,7 +35,11 @@ def _config_route(default: Route) -> Callable[[ConfigResource], Route]:
 
     def route(resource: ConfigResource) -> Route:
         if resource.type in BROKER_TYPES and resource.name:
-            return Broker(int(resource.name))
+            if not (resource.name.isascii() and resource.name.isdigit()):
+                raise ValueError(
+                    f"settings of a broker have its id, as in ConfigResource.broker(1), got {resource.name!r}"
+                )
+            return broker_of(int(resource.name))
         return default
 
     return route
@@ -94,7 +98,9 @@ def _entry(config: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> C
 
 def list_config_resources(types: Sequence[ResourceType]) -> Operation[list[ConfigResource]]:
     """ListConfigResources (KIP-1142); version 0 knows client metrics alone."""
-    request = m.ListConfigResourcesRequest(resource_types=sorted({int(kind) for kind in types}))
+    request = m.ListConfigResourcesRequest(
+        resource_types=sorted({int_of(kind, "the type of a resource", 0, 127) for kind in types})
+    )
     response: m.ListConfigResourcesResponse = yield Call(ANY, request, versions=(1, 1))
     if response.error_code:
         raise _error(response.error_code, None)
@@ -105,7 +111,11 @@ def incremental_alter_configs(
     changes: Mapping[ConfigResource, Iterable[tuple[AlterConfigOp, str, str | None]]], *, validate_only: bool
 ) -> Operation[Outcomes[ConfigResource, None]]:
     """IncrementalAlterConfigs (KIP-339)."""
-    wanted = {resource: list(ops) for resource, ops in by_resource(changes).items()}
+    example = '[(AlterConfigOp.SET, "retention.ms", "60000")]'
+    wanted = {
+        resource: items_of(ops, Sequence, f"changes of {resource}", example)
+        for resource, ops in by_resource(changes).items()
+    }
 
     def request(left: list[ConfigResource]) -> m.IncrementalAlterConfigsRequest:
         return m.IncrementalAlterConfigsRequest(
@@ -130,7 +140,10 @@ def alter_configs(
     configs: Mapping[ConfigResource, Mapping[str, str | None]], *, validate_only: bool
 ) -> Operation[Outcomes[ConfigResource, None]]:
     """AlterConfigs: replace all settings of resources by those given."""
-    configs = by_resource(configs)
+    configs = {
+        resource: mapping_of(values, f"settings of {resource}", '{"retention.ms": "60000"}')
+        for resource, values in by_resource(configs).items()
+    }
 
     def request(left: list[ConfigResource]) -> m.AlterConfigsRequest:
         return m.AlterConfigsRequest(

@@ -13,7 +13,7 @@ from functools import partial
 
 from fastq.admin.cluster import until_settled
 from fastq.admin.core import Answers, _error, or_error_of_each, per_item
-from fastq.admin.types import Outcome, Outcomes
+from fastq.admin.types import Outcome, Outcomes, check_kind
 from fastq.admin.user_types import (
     ClientQuotaEntity,
     ClientQuotaFilter,
@@ -24,7 +24,7 @@ from fastq.admin.user_types import (
     UserScramCredentialUpsertion,
     check_quota,
 )
-from fastq.arguments import mapping_of
+from fastq.arguments import items_of, mapping_of
 from fastq.errors import FastqError
 from fastq.net.operations import ANY, CONTROLLER, Call, Operation
 from fastq.net.sasl import salted_password
@@ -143,6 +143,7 @@ def _upsertion(change: UserScramCredentialUpsertion) -> ScramUpsertion:
 
 def describe_client_quotas(wanted: ClientQuotaFilter) -> Operation[dict[ClientQuotaEntity, dict[str, float]]]:
     """DescribeClientQuotas (KIP-546)."""
+    check_kind("which quotas", wanted, ClientQuotaFilter, "a ClientQuotaFilter")
     request = m.DescribeClientQuotasRequest(
         components=[_component(kind, name) for kind, name in wanted.components.items()], strict=wanted.strict
     )
@@ -171,7 +172,11 @@ def alter_client_quotas(
 ) -> Operation[Outcomes[ClientQuotaEntity, None]]:
     """AlterClientQuotas (KIP-546): an outcome an entity."""
     given = mapping_of(changes, "changes", '{ClientQuotaEntity({"user": "alice"}): {"producer_byte_rate": 1e6}}')
-    wanted = {entity: dict(values) for entity, values in given.items()}
+    items_of(given, ClientQuotaEntity, "entities", '[ClientQuotaEntity({"user": "alice"})]')
+    wanted = {
+        entity: dict(mapping_of(values, f"quotas of {entity}", '{"producer_byte_rate": 1e6}'))
+        for entity, values in given.items()
+    }
     for values in wanted.values():
         for key, value in values.items():
             check_quota(key, value)
