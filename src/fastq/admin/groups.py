@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fastq._native.wire import DecodeError, Reader
+from fastq.admin.arguments import names_of
 from fastq.admin.core import (
     Answers,
     _error,
@@ -35,11 +36,21 @@ from fastq.admin.group_types import (
 )
 from fastq.admin.offset_reset import plan_reset
 from fastq.admin.offsets import list_several
+from fastq.admin.shown import Shown, ask_all_once
 from fastq.admin.types import OffsetSpec, Outcome, Outcomes, check_kind
 from fastq.arguments import int_of, mapping_of
 from fastq.errors import ErrorCode, FastqError, GroupIdNotFound, KafkaError, UnsupportedVersion
 from fastq.metadata import Node, OffsetAndMetadata, TopicPartition, partition_of
-from fastq.net.operations import Call, Coordinator, CoordinatorKind, Found, Operation, Retry, find_coordinators
+from fastq.net.operations import (
+    Call,
+    Coordinator,
+    CoordinatorKind,
+    Found,
+    Operation,
+    OutOfTime,
+    Retry,
+    find_coordinators,
+)
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey
@@ -119,13 +130,26 @@ def for_all_brokers(
 
 def list_groups(states: Sequence[str], types: Sequence[str]) -> Operation[dict[str, GroupListing]]:
     """ListGroups (KIP-518, KIP-848) of every broker; filters that a broker is too old for are applied here."""
+    responses = yield from for_all_brokers(_listing_request(states, types))
+    return _listed(responses, states, types)
 
+
+def groups_shown(states: Sequence[str], types: Sequence[str]) -> Operation[Shown[dict[str, GroupListing]]]:
+    """The same of those brokers that answer."""
+    told = yield from ask_all_once(_listing_request(states, types))
+    return Shown(_listed(told.found, states, types), told.silent)
+
+
+def _listing_request(states: Sequence[str], types: Sequence[str]) -> VersionedRequest:
     def build(version: int) -> m.ListGroupsRequest:
         return m.ListGroupsRequest(
             states_filter=list(states) if version >= 4 else [], types_filter=list(types) if version >= 5 else []
         )
 
-    responses = yield from for_all_brokers(VersionedRequest(ApiKey.LIST_GROUPS, build))
+    return VersionedRequest(ApiKey.LIST_GROUPS, build)
+
+
+def _listed(responses: Iterable[Any], states: Sequence[str], types: Sequence[str]) -> dict[str, GroupListing]:
     found = [
         GroupListing(g.group_id, g.protocol_type, g.group_state or None, g.group_type or None)
         for response in responses
@@ -141,16 +165,26 @@ def list_groups(states: Sequence[str], types: Sequence[str]) -> Operation[dict[s
 
 
 def describe_groups(group_ids: Sequence[str]) -> Operation[Outcomes[str, GroupDescription]]:
-    """Groups with their members, whichever protocol they use; GroupIdNotFound for one that does not exist."""
-    first = yield from per_item(
-        group_ids, per_coordinator("group", _consumer_describe_request, _read_consumer_groups), finds=True
-    )
-    classic = [id_ for id_, error in first.errors.items() if isinstance(error, (GroupIdNotFound, UnsupportedVersion))]
-    if not classic:
-        return first
-    operation = per_item(classic, per_coordinator("group", _classic_describe_request, _read_classic_groups), finds=True)
-    second = yield from (operation if len(classic) == len(first) else or_error_of_each(classic, operation))
-    return Outcomes({id_: second.get(id_) or first[id_] for id_ in group_ids})
+    """Groups with their members, whichever protocol they use; GroupIdNotFound for one that does not exist. A coordinator that is silent
+    holds up no group of another one."""
+    of_consumers = per_coordinator("group", _consumer_describe_request, _read_consumer_groups)
+    of_classic = per_coordinator("group", _classic_describe_request, _read_classic_groups)
+
+    def send(left: list[str]) -> Operation[Answers[str, GroupDescription]]:
+        answers = yield from of_consumers(left)
+        classic = [id_ for id_ in left if isinstance(answers.get(id_), (GroupIdNotFound, UnsupportedVersion))]
+        if not classic:
+            return answers
+        of_others = {id_: answer for id_, answer in answers.items() if id_ not in classic}
+        try:
+            return of_others | (yield from of_classic(classic))
+        except (FastqError, OutOfTime) as failed:
+            if not of_others:
+                raise
+            error = failed.error if isinstance(failed, OutOfTime) else failed
+            return of_others | dict.fromkeys(classic, error)
+
+    return per_item(group_ids, send, finds=True)
 
 
 def _consumer_describe_request(group_ids: list[str]) -> m.ConsumerGroupDescribeRequest:
@@ -523,7 +557,7 @@ def _reset_scope(
     """The partitions given, those of topics, those of the reset itself, else all that the group has offsets of."""
     places = [partition_of(tp) for tp in partitions or ()]
     if topics:
-        described = yield from look_up_topics(list(topics))
+        described = yield from look_up_topics(names_of(topics))
         places += [
             TopicPartition(name, part.index) for name, topic in described.results().items() for part in topic.partitions
         ]

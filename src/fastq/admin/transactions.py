@@ -9,9 +9,22 @@ Rules of this file (KIP-664):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
-from fastq.admin.core import Answers, _error, _group_by_topic, _per_leader, list_topics, look_up_topics, per_item
+from fastq.admin.core import (
+    Answers,
+    _error,
+    _group_by_topic,
+    _passes,
+    _per_leader,
+    _unanswered,
+    broker_of,
+    list_topics,
+    look_up_topics,
+    per_item,
+)
 from fastq.admin.groups import for_all_brokers, per_coordinator
+from fastq.admin.shown import Shown, ask_all_once
 from fastq.admin.transaction_types import (
     TRANSACTION_STATES,
     FencedProducer,
@@ -21,9 +34,10 @@ from fastq.admin.transaction_types import (
     TransactionListing,
 )
 from fastq.admin.types import Outcomes
+from fastq.arguments import int_of
 from fastq.errors import FastqError, TransactionalIdNotFound
 from fastq.metadata import Node, TopicPartition, partition_of
-from fastq.net.operations import Broker, Call, Coordinator, Operation
+from fastq.net.operations import Call, Coordinator, Operation, Retry
 from fastq.protocol import messages as m
 
 FENCING_TIMEOUT_MS = 60_000
@@ -34,14 +48,31 @@ def list_transactions(
     states: Sequence[str], producer_ids: Sequence[int], *, longer_than_ms: int | None, id_pattern: str | None
 ) -> Operation[dict[str, TransactionListing]]:
     """ListTransactions of every broker; the duration takes version 1 (KIP-994), the pattern version 2 (KIP-1152)."""
+    responses = yield from for_all_brokers(*_listing_request(states, producer_ids, longer_than_ms, id_pattern))
+    return _listed(responses)
+
+
+def transactions_shown(
+    states: Sequence[str], producer_ids: Sequence[int], *, longer_than_ms: int | None, id_pattern: str | None
+) -> Operation[Shown[dict[str, TransactionListing]]]:
+    """The same of those brokers that answer."""
+    told = yield from ask_all_once(*_listing_request(states, producer_ids, longer_than_ms, id_pattern))
+    return Shown(_listed(told.found), told.silent)
+
+
+def _listing_request(
+    states: Sequence[str], producer_ids: Sequence[int], longer_than_ms: int | None, id_pattern: str | None
+) -> tuple[m.ListTransactionsRequest, tuple[int, int]]:
     request = m.ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),
         duration_filter=-1 if longer_than_ms is None else longer_than_ms,
         transactional_id_pattern=id_pattern,
     )
-    min_version = 2 if id_pattern is not None else 1 if longer_than_ms is not None else 0
-    responses = yield from for_all_brokers(request, (min_version, 32767))
+    return request, (2 if id_pattern is not None else 1 if longer_than_ms is not None else 0, 32767)
+
+
+def _listed(responses: Sequence[Any]) -> dict[str, TransactionListing]:
     unknown = sorted({state for response in responses for state in response.unknown_state_filters})
     if unknown:
         raise ValueError(
@@ -57,7 +88,10 @@ def list_transactions(
 
 def describe_transactions(transactional_ids: Sequence[str]) -> Operation[Outcomes[str, TransactionDescription]]:
     """DescribeTransactions; TransactionalIdNotFound for one that does not exist."""
+    return per_item(transactional_ids, _describe_once, finds=True)
 
+
+def _describe_once(transactional_ids: list[str]) -> Operation[Answers[str, TransactionDescription]]:
     def request(left: list[str]) -> m.DescribeTransactionsRequest:
         return m.DescribeTransactionsRequest(transactional_ids=left)
 
@@ -69,7 +103,7 @@ def describe_transactions(transactional_ids: Sequence[str]) -> Operation[Outcome
             for t in response.transaction_states
         }
 
-    return per_item(transactional_ids, per_coordinator("transaction", request, read), finds=True)
+    return per_coordinator("transaction", request, read)(transactional_ids)
 
 
 def _described(t: m.DescribeTransactionsResponse.TransactionState, coordinator: Node) -> TransactionDescription:
@@ -111,7 +145,13 @@ def describe_producers(
     partitions: Sequence[TopicPartition], node_id: int | None
 ) -> Operation[Outcomes[TopicPartition, tuple[ProducerState, ...]]]:
     """DescribeProducers of partitions' leaders, or of one broker that has copies of them."""
+    wanted = [partition_of(tp) for tp in partitions]
+    return per_item(wanted, _producers_once(node_id), finds=node_id is None)
 
+
+def _producers_once(
+    node_id: int | None,
+) -> Callable[[list[TopicPartition]], Operation[Answers[TopicPartition, tuple[ProducerState, ...]]]]:
     def request(left: Iterable[TopicPartition]) -> m.DescribeProducersRequest:
         topic = m.DescribeProducersRequest.TopicRequest
         return m.DescribeProducersRequest(
@@ -131,12 +171,10 @@ def describe_producers(
 
     def of_node(left: list[TopicPartition]) -> Operation[Answers[TopicPartition, tuple[ProducerState, ...]]]:
         assert node_id is not None
-        response = yield Call(Broker(node_id), request(left))
+        response = yield Call(broker_of(node_id), request(left))
         return read(response)
 
-    wanted = [partition_of(tp) for tp in partitions]
-    leaders = node_id is None
-    return per_item(wanted, _per_leader(request, read) if leaders else of_node, finds=leaders)
+    return _per_leader(request, read) if node_id is None else of_node
 
 
 def _producer(state: m.DescribeProducersResponse.ProducerState) -> ProducerState:
@@ -214,30 +252,69 @@ def abort_open_transaction(partition: TopicPartition, start_offset: int) -> Oper
 def find_hanging_transactions(
     topics: Sequence[str] | None, node_id: int | None, *, max_timeout_ms: int, clock_ms: Callable[[], int]
 ) -> Operation[list[HangingTransaction]]:
-    """Transactions that are open in partitions though no coordinator counts them as such."""
+    """Transactions that are open in partitions though no coordinator counts them as such. Raises the first error of a partition that
+    stays, as it may have some."""
+    looked = yield from hanging_shown(topics, node_id, max_timeout_ms=max_timeout_ms, clock_ms=clock_ms)
+    hanging = list(looked.hanging)
+    while looked.unknown:
+        errors = list(looked.unknown.values())
+        lasting = [error for error in errors if not _passes(error, finds=True)]
+        if lasting or not (yield Retry(errors[0])):
+            raise (lasting or errors)[0]
+        looked = yield from _look_for_hanging(list(looked.unknown), node_id, clock_ms() - max_timeout_ms)
+        hanging += looked.hanging
+    return sorted(hanging, key=lambda each: (each.topic_partition, each.producer.producer_id))
+
+
+class HangingShown(NamedTuple):
+    """What hangs, and the partitions of which nobody tells whether something does, with why."""
+
+    hanging: list[HangingTransaction]
+    unknown: dict[TopicPartition, FastqError]
+
+
+def hanging_shown(
+    topics: Sequence[str] | None, node_id: int | None, *, max_timeout_ms: int, clock_ms: Callable[[], int]
+) -> Operation[HangingShown]:
+    """The same by one try of each that is to be asked."""
+    int_of(max_timeout_ms, "the longest that a transaction may take, in ms", 0)
     partitions = yield from _partitions_of(topics, node_id)
-    described = yield from describe_producers(partitions, node_id)
-    oldest_ms = clock_ms() - max_timeout_ms
+    return (yield from _look_for_hanging(partitions, node_id, clock_ms() - max_timeout_ms))
+
+
+def _look_for_hanging(partitions: list[TopicPartition], node_id: int | None, oldest_ms: int) -> Operation[HangingShown]:
+    if not partitions:
+        return HangingShown([], {})
+    told = yield from _producers_once(node_id)(partitions)
+    answers = {tp: told.get(tp, _unanswered(tp)) for tp in partitions}
+    unknown = {tp: answer for tp, answer in answers.items() if isinstance(answer, FastqError)}
     suspects = [
         (tp, producer)
-        for tp, producers in described.results().items()
+        for tp, producers in answers.items()
+        if not isinstance(producers, FastqError)
         for producer in producers
         if producer.transaction_start_offset is not None and producer.last_timestamp_ms <= oldest_ms
     ]
     if not suspects:
-        return []
+        return HangingShown([], unknown)
     producer_ids = sorted({producer.producer_id for _, producer in suspects})
-    listed = yield from list_transactions((), producer_ids, longer_than_ms=None, id_pattern=None)
-    ids = {listing.producer_id: listing.transactional_id for listing in listed.values()}
-    known = yield from describe_transactions(sorted(ids.values()))
+    listed = yield from transactions_shown((), producer_ids, longer_than_ms=None, id_pattern=None)
+    ids = {listing.producer_id: listing.transactional_id for listing in listed.found.values()}
+    known = (yield from _describe_once(sorted(ids.values()))) if ids else {}
     hanging = []
     for tp, producer in suspects:
         id_ = ids.get(producer.producer_id)
-        if id_ is None or isinstance(known[id_].error, TransactionalIdNotFound):
+        answer = None if id_ is None else known.get(id_, _unanswered(id_))
+        if id_ is None and listed.silent:  # it may be one of theirs
+            unknown[tp] = next(iter(listed.silent.values()))
+        elif id_ is None or isinstance(answer, TransactionalIdNotFound):
             hanging.append(HangingTransaction(tp, producer, None))
-        elif tp not in known[id_].result().partitions:
+        elif isinstance(answer, FastqError):
+            unknown[tp] = answer
+        elif answer is not None and tp not in answer.partitions:
             hanging.append(HangingTransaction(tp, producer, id_))
-    return hanging
+    # A partition is looked at anew as a whole.
+    return HangingShown([each for each in hanging if each.topic_partition not in unknown], unknown)
 
 
 def _partitions_of(topics: Sequence[str] | None, node_id: int | None) -> Operation[list[TopicPartition]]:

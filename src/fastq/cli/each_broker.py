@@ -13,7 +13,10 @@ from fastq.cli.output import Waiting, complain
 from fastq.errors import BrokerNotAvailable, FastqError, KafkaError
 
 if TYPE_CHECKING:
+    from fastq import Admin
+    from fastq.admin.shown import Shown
     from fastq.metadata import Node
+    from fastq.net.operations import Operation
 
 T = TypeVar("T")
 NODE_S = 5.0
@@ -53,3 +56,14 @@ def answers_of(nodes: Mapping[int, Node], ask: Callable[[int], T]) -> dict[int, 
         elif isinstance(answer, FastqError) and node not in silent:
             complain(f"node {node}: {answer}")
     return {node: answer for node, answer in answers.items() if not isinstance(answer, FastqError)}
+
+
+def shown_of(admin: Admin, operation: Operation[Shown[T]]) -> Shown[T]:
+    """What those brokers tell that answer within NODE_S; of the others it is told that what they have is not shown, and why."""
+    with warnings_held() as held, Waiting("asking each broker"):
+        told = admin._client.run(operation, NODE_S)
+        nodes = admin._client.driver.core.metadata.nodes
+        held.drop([nodes[node] for node in told.silent if node in nodes])
+    for node, error in sorted(told.silent.items()):
+        complain(f"node {node} does not tell what it has, and that is not shown: {error}")
+    return told

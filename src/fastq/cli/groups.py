@@ -6,6 +6,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.codes import code_of
+from fastq.cli.each_broker import shown_of
 from fastq.cli.group_resets import add_group_names, add_reset_options, check_group_names, groups_named, run_reset
 from fastq.cli.output import (
     Subparsers,
@@ -20,7 +22,14 @@ from fastq.cli.output import (
 from fastq.cli.partition_names import add_topic_option, partitions_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fastq.admin import Admin, GroupDescription, GroupMember
+    from fastq.errors import FastqError
+    from fastq.metadata import TopicPartition
+
+ENDS_S = 10.0
+"""As long as ends are waited for of partitions whose leader is silent: who leads in its place is mostly known sooner."""
 
 
 def register(commands: Any) -> None:
@@ -88,34 +97,41 @@ def register(commands: Any) -> None:
 
 def run_list(options: argparse.Namespace) -> int:
     from fastq.admin.group_types import GROUP_STATES, GROUP_TYPES
+    from fastq.admin.groups import groups_shown
 
     states, types = of_known(options.state, GROUP_STATES, "--state"), of_known(options.type, GROUP_TYPES, "--type")
     with opened_admin(options) as admin:
-        found = admin.list_groups(states=states, types=types)
+        told = shown_of(admin, groups_shown(states, types))
     rows = [
         {"group": group.group_id, "type": group.type, "protocol": group.protocol_type or None, "state": group.state}
-        for group in found.values()
+        for group in told.found.values()
     ]
     print_records(["group", "type", "protocol", "state"], rows, options.json)
-    return 0
+    return 1 if told.silent else 0
 
 
 def run_describe(options: argparse.Namespace) -> int:
     check_group_names(options)
     with opened_admin(options) as admin:
         named = groups_named(admin, options)
-        groups = admin.describe_groups(named).results() if named else {}
+        outcomes = admin.describe_groups(named) if named else {}
+        errors: dict[str, FastqError] = {name: o.error for name, o in outcomes.items() if o.error is not None}
+        if len(errors) == len(named) and errors:
+            raise next(iter(errors.values()))
+        groups = [outcome.result() for outcome in outcomes.values() if outcome.error is None]
         if options.state:
             columns = ["group", "type", "state", "protocol", "assignor", "members", "coordinator", "epoch"]
-            rows = [_state_row(group) for group in groups.values()]
+            rows = [_state_row(group) for group in groups]
         elif options.members:
             columns = ["group", "member", "instance", "client", "host", "partitions", "epoch", "assignment"]
-            rows = [_member_row(group, member) for group in groups.values() for member in group.members]
+            rows = [_member_row(group, member) for group in groups for member in group.members]
         else:
             columns = ["group", "topic", "partition", "committed", "end", "lag", "member", "client", "host"]
-            rows = [row for group in groups.values() for row in _lag_rows(admin, group)]
+            rows = _lag_rows(admin, groups)
+    for name, error in errors.items():
+        complain(f"{name}: {error}")
     print_records(columns, rows, options.json)
-    return 0
+    return max((code_of(error) for error in errors.values()), default=0)
 
 
 def _state_row(group: GroupDescription) -> dict[str, object]:
@@ -144,22 +160,37 @@ def _member_row(group: GroupDescription, member: GroupMember) -> dict[str, objec
     }
 
 
-def _lag_rows(admin: Admin, group: GroupDescription) -> list[dict[str, object]]:
-    """A line for each partition that the group has committed in, or that a member reads."""
-    owners = {tp: member for member in group.members for tp in member.assignment}
-    lags = dict(admin.group_lag(group.group_id))
-    lags.update(admin.group_lag(group.group_id, [tp for tp in owners if tp not in lags]))
+def _lag_rows(admin: Admin, groups: Sequence[GroupDescription]) -> list[dict[str, object]]:
+    """A line for each partition that a group has committed in, or that a member reads. The ends are asked for once for all of them."""
+    from fastq.admin import OffsetSpec
+
+    places: dict[tuple[str, TopicPartition], tuple[int | None, GroupMember | None]] = {}
+    unknown: dict[str, None] = {}
+    for group in groups:
+        owners = {tp: member for member in group.members for tp in member.assignment}
+        committed = admin.list_group_offsets(group.group_id)
+        for tp in sorted({*committed, *owners}):
+            found = committed.get(tp)
+            if found is not None and found.error is not None:
+                unknown[f"what {group.group_id} has committed in {tp} is not known: {found.error}"] = None
+            at = None if found is None or found.value is None else found.value.offset
+            places[group.group_id, tp] = at, owners.get(tp)
+    partitions = dict.fromkeys((tp for _, tp in places), OffsetSpec.LATEST)
+    ends = admin.list_offsets(partitions, timeout=ENDS_S)
+    # A leader that is gone has the same error for all its partitions.
+    for words in dict.fromkeys(f"not all ends are known: {error}" for error in ends.errors.values()) | unknown:
+        complain(words)
     rows: list[dict[str, object]] = []
-    for tp in sorted(lags):
-        found, owner = lags[tp].value, owners.get(tp)
+    for (group_id, tp), (at, owner) in places.items():
+        last = ends[tp].value
         rows.append(
             {
-                "group": group.group_id,
+                "group": group_id,
                 "topic": tp.topic,
                 "partition": tp.partition,
-                "committed": found.committed if found is not None else None,
-                "end": found.end if found is not None else None,
-                "lag": found.lag if found is not None else None,
+                "committed": at,
+                "end": None if last is None else last.offset,
+                "lag": None if last is None or at is None else max(0, last.offset - at),
                 "member": owner.member_id if owner is not None else None,
                 "client": owner.client_id if owner is not None else None,
                 "host": owner.host if owner is not None else None,

@@ -23,7 +23,7 @@ from fastq.cli.output import (
     seconds,
 )
 from fastq.cli.partition_names import HELP, PLACE, partitions_of
-from fastq.errors import ConnectionFailed, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from fastq.errors import ConnectionFailed, FastqError, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from fastq.words import counted
 
 if TYPE_CHECKING:
@@ -111,11 +111,12 @@ def _round(admin: Admin, options: argparse.Namespace) -> _Compared:
     settings = admin.describe_configs([ConfigResource.topic(name) for name in names]).results()
     compacted = {r.name for r, entries in settings.items() if "compact" in (entries["cleanup.policy"].value or "")}
     topics = described(admin, names)
+    silent: dict[int, FastqError] = {}
     progress = Progress("partitions compared", len(partitions))
     for done, tp in enumerate(partitions):
         progress.update(done)
         try:
-            reports = _compare(admin, tp, topics[tp.topic], tp.topic in compacted, options.timeout)
+            reports = _compare(admin, tp, topics[tp.topic], tp.topic in compacted, options.timeout, silent)
         except (KafkaError, ConnectionFailed) as error:
             failed += 1
             progress.close()
@@ -174,9 +175,16 @@ def _summary(found: _Compared) -> str:
 
 
 def _compare(
-    admin: Admin, tp: TopicPartition, topic: TopicDescription, compacted: bool, timeout_s: float
+    admin: Admin,
+    tp: TopicPartition,
+    topic: TopicDescription,
+    compacted: bool,
+    timeout_s: float,
+    silent: dict[int, FastqError],
 ) -> list[ReplicaReport]:
+    """`silent`: the nodes that take no connection in this round, which each partition would wait for anew."""
     from fastq.admin.replica_comparison import compare_replicas
+    from fastq.admin.shown import silent_once
 
     part = next((part for part in topic.partitions if part.index == tp.partition), None)
     if part is None:
@@ -187,7 +195,7 @@ def _compare(
             **tp._asdict(),
         )
     operation = compare_replicas(tp, part.replicas, part.leader.node_id, compacted=compacted)
-    return admin._client.run(operation, timeout_s)
+    return admin._client.run(silent_once(operation, silent), timeout_s)
 
 
 COLUMNS = ["topic", "partition", "node", "role", "compared", "start", "end", "lag", "result", "detail"]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.each_broker import shown_of
 from fastq.cli.output import (
     INT64_MAX,
     Subparsers,
     UsageError,
     Waiting,
     add_json_option,
+    complain,
     nonempty,
     of_known,
     print_json,
@@ -20,6 +23,12 @@ from fastq.cli.output import (
     sent,
     whole,
 )
+
+if TYPE_CHECKING:
+    from fastq.errors import FastqError
+    from fastq.metadata import TopicPartition
+
+PLACES_SHOWN = 5
 
 
 def register(commands: Any) -> None:
@@ -73,20 +82,20 @@ def register(commands: Any) -> None:
 
 def run_list(options: argparse.Namespace) -> int:
     from fastq.admin.transaction_types import TRANSACTION_STATES
+    from fastq.admin.transactions import transactions_shown
 
     states = of_known(options.state, TRANSACTION_STATES, "--state")
     with opened_admin(options) as admin:
-        found = admin.list_transactions(
-            states=states,
-            producer_ids=options.producer_id,
-            longer_than_ms=options.longer_than,
-            id_pattern=options.pattern,
+        listing = transactions_shown(
+            states, options.producer_id, longer_than_ms=options.longer_than, id_pattern=options.pattern
         )
+        told = shown_of(admin, listing)
     rows: list[dict[str, object]] = [
-        {"transactional_id": t.transactional_id, "producer_id": t.producer_id, "state": t.state} for t in found.values()
+        {"transactional_id": t.transactional_id, "producer_id": t.producer_id, "state": t.state}
+        for t in told.found.values()
     ]
     print_records(["transactional_id", "producer_id", "state"], rows, options.json)
-    return 0
+    return 1 if told.silent else 0
 
 
 def run_describe(options: argparse.Namespace) -> int:
@@ -150,10 +159,13 @@ def run_abort(options: argparse.Namespace) -> int:
 
 
 def run_find_hanging(options: argparse.Namespace) -> int:
+    from fastq.admin.arguments import clock_ms
+    from fastq.admin.transactions import hanging_shown
+
     with opened_admin(options) as admin, Waiting("asking all leaders about open transactions"):
-        found = admin.find_hanging_transactions(
-            topics=options.topic, node_id=options.broker, max_transaction_timeout_ms=options.max_timeout
-        )
+        looking = hanging_shown(options.topic, options.broker, max_timeout_ms=options.max_timeout, clock_ms=clock_ms)
+        found = admin._client.run(looking)
+    _tell_unknown(found.unknown)
     now_ms = time.time_ns() // 1_000_000
     rows: list[dict[str, object]] = [
         {
@@ -166,8 +178,18 @@ def run_find_hanging(options: argparse.Namespace) -> int:
             "idle_ms": max(0, now_ms - hanging.producer.last_timestamp_ms),
             "transactional_id": hanging.transactional_id,
         }
-        for hanging in found
+        for hanging in found.hanging
     ]
     columns = ["topic", "partition", "start_offset", "producer_id", "epoch", "coordinator_epoch", "idle_ms"]
     print_records([*columns, "transactional_id"], rows, options.json)
-    return 0
+    return 1 if found.unknown else 0
+
+
+def _tell_unknown(unknown: Mapping[TopicPartition, FastqError]) -> None:
+    """Where something may hang that is not shown: a node that is silent has the same error for all its partitions."""
+    by_words: dict[str, list[str]] = {}
+    for tp, error in unknown.items():
+        by_words.setdefault(str(error), []).append(str(tp))
+    for words, places in by_words.items():
+        more = f" and {len(places) - PLACES_SHOWN} more" if len(places) > PLACES_SHOWN else ""
+        complain(f"nothing is known of {', '.join(places[:PLACES_SHOWN])}{more}: {words}")

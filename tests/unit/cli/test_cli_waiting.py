@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fastq.admin.transactions import HangingShown
 from fastq.cli import each_broker, main, mirror, output, transactions
 from fastq.cli.consume import _last_of_each_key
 from fastq.mirror.comparison import Far
@@ -93,14 +94,14 @@ def test_brokers_that_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_search_for_hanging_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_terminal(monkeypatch)
 
-    def search(**_: object) -> list[object]:
+    def search(_: object) -> HangingShown:
         assert terminal.told.wait(WAIT_S)
-        return []
+        return HangingShown([], {})
 
     monkeypatch.setattr(
         transactions,
         "opened_admin",
-        lambda _: contextlib.nullcontext(SimpleNamespace(find_hanging_transactions=search)),
+        lambda _: contextlib.nullcontext(SimpleNamespace(_client=SimpleNamespace(run=search))),
     )
     assert main(["transactions", "find-hanging"]) == 0
     assert "\rasking all leaders about open transactions  " in terminal.getvalue()

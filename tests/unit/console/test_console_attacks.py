@@ -21,7 +21,7 @@ from console_served import Browser, Served, becomes
 
 from fastq import Admin, AsyncProducer, Producer, TopicPartition
 from fastq._native.consume import Record
-from fastq.admin import AsyncAdmin, OffsetSpec
+from fastq.admin import OffsetSpec
 from fastq.console import clusters, server, tail
 from fastq.console.app import HEADERS, LOGIN_BYTES_MAX, create_app
 from fastq.console.audit import AuditLog
@@ -158,7 +158,7 @@ def test_a_picture_begun_before_a_change_is_not_kept(monkeypatch: pytest.MonkeyP
 def test_what_asks_about_everything_is_done_once_at_a_time(
     served: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AsyncAdmin, "find_hanging_transactions", _refused)
+    monkeypatch.setattr("fastq.console.pages.transactions.hanging_shown", _refused)
     with Browser(served().url) as browser:
         for _ in range(2):  # the one that failed holds up none
             assert "not now" in browser.get("/c/test/transactions?hanging=1").text
@@ -191,7 +191,7 @@ def test_one_user_does_not_take_all_readers(
         assert becomes(lambda: ann.get(page + "/download").status_code == 200)
 
 
-async def _refused(*_: object, **__: object) -> None:
+def _refused(*_: object, **__: object) -> None:
     raise SchemaRegistryError("not now")
 
 

@@ -15,6 +15,8 @@ from dead_node import make_second_node_dead
 from net_fakes import FakeBroker
 
 from fastq.console.config import ClusterConfig, ConsoleConfig
+from fastq.protocol import messages as m
+from fastq.protocol.api import ApiKey
 
 NOTE = "Node 2 does not tell what it has"
 
@@ -23,6 +25,15 @@ NOTE = "Node 2 does not tell what it has"
 def browser() -> Iterator[Browser]:
     with FakeBroker() as broker:
         make_second_node_dead(broker)
+        group = m.ListGroupsResponse.ListedGroup(group_id="of-node-1", group_state="Empty")
+        state = m.ListTransactionsResponse.TransactionState(transactional_id="tx-of-node-1", producer_id=7)
+        listed = {
+            ApiKey.LIST_GROUPS: m.ListGroupsResponse(groups=[group]),
+            ApiKey.LIST_TRANSACTIONS: m.ListTransactionsResponse(transaction_states=[state]),
+            ApiKey.DESCRIBE_PRODUCERS: m.DescribeProducersResponse(),
+        }
+        for key, response in listed.items():
+            broker.handlers[key] = lambda request, version, response=response: response  # type: ignore[misc]
         cluster = ClusterConfig("test", {"bootstrap.servers": broker.address, "default.api.timeout.ms": "600000"})
         console = Served(ConsoleConfig((cluster,), port=0, picture_s=0.0))
         try:
@@ -41,6 +52,9 @@ def browser() -> Iterator[Browser]:
         ("/c/test/topics/logs/offsets", "4,321"),
         ("/c/test/topics/logs/replicas", "4,321"),
         ("/c/test/partitions", "logs-0"),
+        ("/c/test/groups", "of-node-1"),
+        ("/c/test/transactions", "tx-of-node-1"),
+        ("/c/test/transactions?hanging=1", "Nothing is known of logs-1"),
     ],
 )
 def test_a_page_shows_what_the_others_know_and_says_who_does_not_tell(browser: Browser, page: str, known: str) -> None:

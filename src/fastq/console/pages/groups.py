@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from fastq.admin.groups import groups_shown
 from fastq.console.pages.records import time_ms
 from fastq.console.pages.routes import CLUSTER, Routes
 from fastq.console.seen import check_same
@@ -31,9 +32,9 @@ ENDS_S = 10.0
 async def group_list(visit: Visit) -> Response:
     """All groups, by what brokers list of them."""
     query = visit.text("q").strip()
-    groups = await visit.cluster.admin.list_groups()
-    rows = [group for group in groups.values() if query.lower() in group.group_id.lower()]
-    return visit.page("groups.html", pager=Pager(visit, rows), q=query)
+    told = await visit.cluster.run(groups_shown((), ()))
+    rows = [group for group in told.found.values() if query.lower() in group.group_id.lower()]
+    return visit.page("groups.html", pager=Pager(visit, rows), q=query, silent=told.silent)
 
 
 async def group(visit: Visit) -> Response:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from fastq.admin.arguments import TRANSACTION_TIMEOUT_MAX_MS, clock_ms
+from fastq.admin.transactions import hanging_shown, transactions_shown
 from fastq.console.pages.routes import CLUSTER, Routes
 from fastq.console.users import Role
 from fastq.console.visit import Pager, Visit
@@ -18,14 +20,18 @@ LOOK_S = 30.0
 
 async def transaction_list(visit: Visit) -> Response:
     """Transactional ids by state; with `hanging` also what hangs."""
-    query, hanging = visit.text("q").strip(), None
-    known = await visit.cluster.admin.list_transactions()
-    rows = [one for one in known.values() if query.lower() in one.transactional_id.lower()]
+    query, hanging, unknown = visit.text("q").strip(), None, {}
+    told = await visit.cluster.run(transactions_shown((), (), longer_than_ms=None, id_pattern=None))
+    rows = [one for one in told.found.values() if query.lower() in one.transactional_id.lower()]
     if visit.flag("hanging"):
         with visit.cluster.alone("the list of hanging transactions"):
-            found = await visit.cluster.admin.find_hanging_transactions(timeout=LOOK_S)
-        hanging = [one for one in found if visit.user.may_see(one.topic_partition.topic)]
-    return visit.page("transactions.html", pager=Pager(visit, rows), q=query, hanging=hanging)
+            looking = hanging_shown(None, None, max_timeout_ms=TRANSACTION_TIMEOUT_MAX_MS, clock_ms=clock_ms)
+            looked = await visit.cluster.admin._client.run(looking, LOOK_S)
+        hanging = [one for one in looked.hanging if visit.user.may_see(one.topic_partition.topic)]
+        unknown = {tp: error for tp, error in looked.unknown.items() if visit.user.may_see(tp.topic)}
+    return visit.page(
+        "transactions.html", pager=Pager(visit, rows), q=query, hanging=hanging, unknown=unknown, silent=told.silent
+    )
 
 
 async def transaction(visit: Visit) -> Response:
