@@ -23,18 +23,16 @@ T = TypeVar("T")
 
 def run_blocking(driver: BlockingDriver, operation: Operation[T], timeout_s: float) -> T:
     """Run an operation on this thread; its result, or its error raised. An interrupt cancels it."""
-    outcome: list[tuple[T | None, BaseException | None]] = []
     with driver.lock:
-        run = OperationRun(driver.core, operation, timeout_s, lambda result, error: outcome.append((result, error)))
+        run = OperationRun(driver.core, operation, timeout_s, lambda _result, _error: None)
     try:
-        driver.wait_until(lambda: outcome)
+        driver.wait_until(lambda: run.done)
     finally:
         with driver.lock:
             run.cancel()
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # without an error it is the operation's
+    if run.error is not None:
+        raise run.error
+    return run.result  # type: ignore[return-value]  # without an error it is the operation's
 
 
 async def run_async(driver: AsyncDriver, operation: Operation[T], timeout_s: float) -> T:

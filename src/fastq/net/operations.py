@@ -379,8 +379,9 @@ class _CallRun:
 
 
 class OperationRun(Generic[T]):
-    """An operation under way; thread rule as the core's. `on_done(result, error)` is called once, unless it is cancelled. Topics whose
-    leaders it needs are in the metadata until its end.
+    """An operation under way; thread rule as the core's. `on_done(result, error)` is called once, unless it is cancelled; they are in
+    `result` and `error` too, from when it is `done`, as there may be no memory for a call. Topics whose leaders it needs are in the
+    metadata until its end.
 
     Invariant: `_calls` are those of `_effect`, which is what the operation waits for.
     """
@@ -394,6 +395,8 @@ class OperationRun(Generic[T]):
     ) -> None:
         self.core = core
         self.done = False
+        self.result: T | None = None
+        self.error: BaseException | None = None
         self.last_error: FastqError | None = None
         self._operation = operation
         self._on_done = on_done
@@ -414,6 +417,7 @@ class OperationRun(Generic[T]):
         """Forget the operation; what it has sent may still happen."""
         if not self.done:
             self.done = True
+            self._timer.cancel()
             self._clean_up()
             self._operation.close()
 
@@ -510,6 +514,9 @@ class OperationRun(Generic[T]):
             raise error
 
     def _timed_out(self, _now: float) -> None:
+        if self.done:
+            self._on_done(self.result, self.error)
+            return
         try:
             # Behind what has come in, and behind the time-outs of requests that are told in this very turn.
             self.core.completions.append((self._end, None, None))
@@ -542,7 +549,7 @@ class OperationRun(Generic[T]):
 
     def _finish(self, result: T | None, error: BaseException | None) -> None:
         if not self.done:
-            self.done = True
+            self.done, self.result, self.error = True, result, error
             try:
                 if error is None:
                     self.core.troubles.over(self, self.core.clock())
@@ -551,12 +558,12 @@ class OperationRun(Generic[T]):
             except Exception:
                 logger.exception("an operation could not be ended")
             self._on_done(result, error)
+            self._timer.cancel()  # until then: where there is no memory to tell of the end, it is told at the deadline
 
     def _clean_up(self) -> None:
-        self._timer.cancel()
+        self.core.on_close.pop(self, None)
         for call in self._calls:
             call.drop()
         self._calls = []
         self.core.troubles.forget(self)
         self.core.metadata_updater.look_away(self._looked_at)
-        self.core.on_close.pop(self, None)

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from failing_allocations import AllocationsFail
+from net_fakes import FakeBroker
 from operation_world import World, refuses, silent
 
 from fastq.admin.core import describe_log_dirs
 from fastq.admin.groups import describe_groups, list_group_offsets
 from fastq.admin.transactions import fence_producers
 from fastq.admin.users import alter_user_scram_credentials
+from fastq.config import ClientConfig
 from fastq.errors import (
     ClientClosed,
     ConnectionRefused,
@@ -23,13 +25,16 @@ from fastq.errors import (
     NotController,
     UnsupportedVersion,
 )
+from fastq.net.client import BlockingClient
 from fastq.net.operations import (
+    ANY,
     Broker,
     Call,
     Coordinator,
     Found,
     Leader,
     Operation,
+    OperationRun,
     OutOfTime,
     Retry,
     ask_nodes,
@@ -387,6 +392,48 @@ def test_whoever_waits_is_told_whichever_allocation_fails(turns: int) -> None:
         while not told and world.turn():
             pass
         assert len(told) == 1, at
+
+
+def test_the_end_is_known_where_there_is_no_memory_to_tell_of_it() -> None:
+    """Whoever waited for it in a thread waited for ever."""
+    world = World({1: answers})
+
+    tries: list[Any] = []
+
+    def told(result: Any, _error: object) -> None:
+        tries.append(result)
+        if len(tries) == 1:
+            raise MemoryError
+
+    run = OperationRun(world.core, asks(1), 10.0, told)
+    while not run.done:
+        assert world.turn()
+    assert run.result == [ANSWER] and run.error is None
+    while world.turn():
+        pass
+    assert tries == [[ANSWER]] * 2 and world.now < 1011, "whoever cannot look is told at the deadline"
+
+
+@pytest.mark.parametrize("at", range(0, 200, 7))
+def test_a_call_ends_where_no_memory_is_there_for_its_end(at: int) -> None:
+    with FakeBroker() as broker:
+        client = BlockingClient(ClientConfig(bootstrap_servers=broker.address))
+        client.call(ANY, m.MetadataRequest(topics=[]), 10.0)
+        turns = client.driver.core.run_callbacks
+
+        def fails() -> int:
+            if not client.driver.core.completions:
+                return turns()
+            with AllocationsFail(at, 3):
+                return turns()
+
+        client.driver.core.run_callbacks = fails  # type: ignore[method-assign]
+        try:
+            client.call(ANY, m.MetadataRequest(topics=[]), 1.0)
+        except (MemoryError, FastqError):
+            pass
+        client.driver.core.run_callbacks = turns  # type: ignore[method-assign]
+        client.close()
 
 
 def test_a_node_that_was_waited_for_is_told_whatever_came_before() -> None:
