@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from fastq.admin import OffsetChange, OffsetReset
 
 
+CONSUMER_TYPES = ("Classic", "Consumer")
+
+
 def add_group_names(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("groups", type=nonempty, nargs="*", metavar="GROUP")
     parser.add_argument("--all-groups", action="store_true", help="all consumer groups that there are")
@@ -52,7 +55,7 @@ def groups_named(admin: Admin, options: argparse.Namespace) -> list[str]:
     """The groups that are named, each once, or all that have committed offsets or could."""
     if options.groups:
         return list(dict.fromkeys(options.groups))
-    return sorted(admin.list_groups(types=["Classic", "Consumer"]))
+    return sorted(admin.list_groups(types=CONSUMER_TYPES))
 
 
 def add_reset_options(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 from fastq.cli.clients import add_client_options, opened_admin
 from fastq.cli.codes import code_of
 from fastq.cli.each_broker import shown_of
-from fastq.cli.group_resets import add_group_names, add_reset_options, check_group_names, groups_named, run_reset
+from fastq.cli.group_resets import (
+    CONSUMER_TYPES,
+    add_group_names,
+    add_reset_options,
+    check_group_names,
+    groups_named,
+    run_reset,
+)
 from fastq.cli.output import (
     Subparsers,
     UsageError,
@@ -111,9 +118,16 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_describe(options: argparse.Namespace) -> int:
+    from fastq.admin.groups import groups_shown
+
     check_group_names(options)
     with opened_admin(options) as admin:
-        named = groups_named(admin, options)
+        silent = 0
+        if options.all_groups:
+            told = shown_of(admin, groups_shown((), CONSUMER_TYPES))
+            named, silent = list(told.found), len(told.silent)
+        else:
+            named = groups_named(admin, options)
         outcomes = admin.describe_groups(named) if named else {}
         errors: dict[str, FastqError] = {name: o.error for name, o in outcomes.items() if o.error is not None}
         if len(errors) == len(named) and errors:
@@ -131,7 +145,7 @@ def run_describe(options: argparse.Namespace) -> int:
     for name, error in errors.items():
         complain(f"{name}: {error}")
     print_records(columns, rows, options.json)
-    return max((code_of(error) for error in errors.values()), default=0)
+    return max((code_of(error) for error in errors.values()), default=1 if silent else 0)
 
 
 def _state_row(group: GroupDescription) -> dict[str, object]:

@@ -164,3 +164,11 @@ def test_groups_whose_coordinator_answers_are_described(
         ("a", 4000, 4321, 321)
     ]
     assert "b: " in err
+
+
+def test_all_groups_are_those_that_are_listed(broker: FakeBroker, run: Run) -> None:
+    two_groups(broker)
+    group = m.ListGroupsResponse.ListedGroup(group_id="a", group_state="Empty", group_type="consumer")
+    broker.handlers[ApiKey.LIST_GROUPS] = lambda request, version: m.ListGroupsResponse(groups=[group])
+    out, err = run("groups", "describe", "--all-groups", "--json", code=1)
+    assert [row["group"] for row in json.loads(out)] == ["a"] and "node 2 does not tell what it has" in err
