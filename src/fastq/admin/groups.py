@@ -175,9 +175,10 @@ def describe_groups(group_ids: Sequence[str]) -> Operation[Outcomes[str, GroupDe
         classic = [id_ for id_ in left if isinstance(answers.get(id_), (GroupIdNotFound, UnsupportedVersion))]
         if not classic:
             return answers
+        of_others: dict[str, GroupDescription | FastqError]
         of_others = {id_: answer for id_, answer in answers.items() if id_ not in classic}
         try:
-            return of_others | (yield from of_classic(classic))
+            return {**of_others, **(yield from of_classic(classic))}
         except (FastqError, OutOfTime) as failed:
             if not of_others:
                 raise

@@ -112,8 +112,8 @@ def incremental_alter_configs(
 ) -> Operation[Outcomes[ConfigResource, None]]:
     """IncrementalAlterConfigs (KIP-339)."""
     example = '[(AlterConfigOp.SET, "retention.ms", "60000")]'
-    wanted = {
-        resource: items_of(ops, Sequence, f"changes of {resource}", example)
+    wanted: dict[ConfigResource, list[Any]] = {
+        resource: items_of(ops, object, f"changes of {resource}", example)
         for resource, ops in by_resource(changes).items()
     }
 
