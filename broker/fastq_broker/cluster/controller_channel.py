@@ -56,6 +56,9 @@ was done. Kafka's forwarding channel tries for 60 s, and its clients hear nothin
 REPLACED_S = 2.0
 """How long who was asked may take to answer once another one leads, where being asked twice may be told: a topic is there already."""
 
+LATE_S = 2.0
+"""How long who is asked may take to answer at the least, where a question has waited behind others for nearly all of its time."""
+
 Request = Message | VersionedRequest
 """A request that depends on the version is made anew each time it is asked (KAFKA-15353: a resent AlterPartition had lost its ISR)."""
 
@@ -244,7 +247,8 @@ class ChannelMachine:
     def _ask_next(self, now: float) -> None:
         leader = self._leader()
         question = self._waiting[0]
-        timeout_s = min(self.config.answer_timeout_s, question.timeout_s)
+        left_s = max(question.until - now, LATE_S)
+        timeout_s = min(self.config.answer_timeout_s, question.timeout_s, left_s)
         if leader.node_id == self.config.node_id:
             self._asked = None
             self._effects.append(Call(question, timeout_s))

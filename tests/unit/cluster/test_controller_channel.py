@@ -10,6 +10,7 @@ import pytest
 from failing_allocations import AllocationsFail
 from fastq_broker.cluster import controller_channel
 from fastq_broker.cluster.controller_channel import (
+    LATE_S,
     REPLACED_S,
     Call,
     ChannelConfig,
@@ -253,6 +254,22 @@ def test_who_is_asked_has_the_time_of_the_question_and_of_the_channel_at_the_mos
     channel.machine.answered(first.question, OK, None, 0.0)
     channel.ask(2, 0.0, timeout_s=4.5)
     assert (first.timeout_s, channel.sent(0.0).timeout_s) == (30, 4.5)
+
+
+def test_a_question_that_waited_behind_others_has_the_rest_of_its_time() -> None:
+    """It had all of it anew, and its client, which waits 30 s, heard of nothing."""
+    channel = Channel()
+    channel.ask(1, 0.0, timeout_s=25)
+    channel.ask(2, 0.5, timeout_s=25)
+    channel.ask(3, 1.0, timeout_s=1)
+    first = channel.sent(0.0)
+    assert first.timeout_s == 25
+    channel.machine.answered(first.question, OK, None, 15.5)
+    second = channel.sent(15.5)
+    assert (number_of(second), second.timeout_s) == (2, 10)
+    channel.ask(4, 2.0, timeout_s=25)
+    channel.machine.answered(second.question, OK, None, 26.9)
+    assert channel.sent(26.9).timeout_s == LATE_S
 
 
 def test_the_leader_is_the_one_that_raft_knows() -> None:
