@@ -254,7 +254,8 @@ class Process:
         self.dead = False
         self.hangs_until = 0.0
         self.ports = 0
-        self.asked = 0
+        self.asked: int | None = None  # the controller that the question on its way was sent to
+        self.sends = 0
         self.woken = float("inf")
         self.life.start(world.now)
         self.turn()
@@ -315,8 +316,9 @@ class Process:
     def send(self, effect: channel.Send | channel.Call) -> None:
         """Over a network that delays, loses and cuts off; what takes too long ends the connection."""
         world, question = self.world, effect.question
-        assert isinstance(effect, channel.Send) and self.asked == 0, "two questions on their way"
-        self.asked += 1
+        assert isinstance(effect, channel.Send) and self.asked != effect.node_id, "two questions on their way"
+        self.asked, self.sends = effect.node_id, self.sends + 1
+        number = self.sends
         target = world.controllers[effect.node_id]
         state = {"done": False}
 
@@ -326,7 +328,8 @@ class Process:
                 self.event(lambda: took(response, error))
 
         def took(response: Any, error: FastqError | None) -> None:
-            self.asked -= 1
+            if number == self.sends:  # it was not asked of the next controller
+                self.asked = None
             if isinstance(response, BrokerRegistrationResponse) and response.error_code == 0:
                 owner = [r for r in world.history if r.kind == "register" and r.epoch == response.broker_epoch]
                 assert [record.incarnation for record in owner] == [self.incarnation], "another's epoch"
