@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from fastq.config import ClientConfig
-from fastq.errors import BrokerNotAvailable, ClientClosed, ConnectionClosed, ConnectionFailed, FastqError, ProtocolError
+from fastq.errors import BrokerNotAvailable, ClientClosed, ConnectionClosed, FastqError, ProtocolError
 from fastq.metadata import ClusterMetadata, Node
 from fastq.net import diagnosis
 from fastq.net.addresses import Address, Endpoint, is_literal, lookup
@@ -278,7 +278,7 @@ class ClientCore(Timers):
         if any(peer.ready_connection is not None for peer in candidates):
             return None
         errors = [peer.last_error for peer in candidates]
-        if errors and all(error is not None and _is_permanent(error) for error in errors):
+        if errors and all(error is not None and diagnosis.is_permanent(error) for error in errors):
             return errors[0]
         return None
 
@@ -415,7 +415,7 @@ class ClientCore(Timers):
         if peer is None or peer.connection is not connection:
             return
         peer.connection = None
-        if not connection.reached_ready and not self.closed and peer.endpoints and not _is_permanent(error):
+        if not connection.reached_ready and not self.closed and peer.endpoints and not diagnosis.is_permanent(error):
             logger.debug("%s; trying the next address", error)
             self._connect(peer, now)
             return
@@ -428,7 +428,7 @@ class ClientCore(Timers):
                     error,
                     now,
                     note=self._origin(peer),
-                    final=_is_permanent(error),
+                    final=diagnosis.is_permanent(error),
                     was_ready=connection.reached_ready,
                 )
         self._attempt_failed(peer, error, now)
@@ -514,7 +514,7 @@ class ClientCore(Timers):
         return self._words_of_origin
 
     def _not_resolved(self, peer: Peer, error: FastqError, now: float) -> None:
-        self._outages.failed(peer.address, error, now, note=self._origin(peer), final=_is_permanent(error))
+        self._outages.failed(peer.address, error, now, note=self._origin(peer), final=diagnosis.is_permanent(error))
         self._attempt_failed(peer, error, now)
 
     def _attempt_failed(self, peer: Peer, error: FastqError, now: float) -> None:
@@ -538,7 +538,7 @@ class ClientCore(Timers):
         connection = peer.connection
         if connection is not None:
             connection.expire(now)
-            if now >= self._idle_at(connection):
+            if now >= peer.idle_at(self.config.connections_max_idle_ms):
                 self._retire(peer, connection, now)
         for pending in [pending for pending in peer.queue if pending.deadline <= now]:
             peer.queue.remove(pending)
@@ -546,25 +546,18 @@ class ClientCore(Timers):
             last = peer.last_error if getattr(peer.last_error, "phase", None) != "ready" else None
             self._fail(pending, last or diagnosis.not_ready(peer.label))
 
-    def _idle_at(self, connection: Connection) -> float:
-        """When a connection has been unused for long enough to be closed; never while it is in use."""
-        idle_ms = self.config.connections_max_idle_ms
-        if idle_ms < 0 or connection.in_flight or not connection.is_ready:
-            return NEVER
-        return connection.last_used + idle_ms / 1000
-
     def _retire(self, peer: Peer, connection: Connection, now: float) -> None:
         peer.connection = None
         connection.close(diagnosis.retired(peer.label), now)
 
     def _next_deadline(self) -> float:
-        deadline = self.metadata_updater.deadline
+        deadline, idle_ms = self.metadata_updater.deadline, self.config.connections_max_idle_ms
         if self._timers:
             deadline = min(deadline, self._timers[0][0])
         for peer in self._peers.values():
             deadline = min(deadline, peer.resolve_deadline if peer.resolving is not None else NEVER)
             if peer.connection is not None:
-                deadline = min(deadline, peer.connection.deadline, self._idle_at(peer.connection))
+                deadline = min(deadline, peer.connection.deadline, peer.idle_at(idle_ms))
             for pending in peer.queue:
                 deadline = min(deadline, pending.deadline)
         return deadline
@@ -590,7 +583,3 @@ class ClientCore(Timers):
         if connection is not None:
             connection.close(error, now)
         self._fail_queue(peer, error, now)
-
-
-def _is_permanent(error: FastqError) -> bool:
-    return not error.retriable or (isinstance(error, ConnectionFailed) and error.phase == "resolve")

@@ -108,6 +108,11 @@ def not_encodable(broker: str, api: str, cause: Exception) -> FastqError:
     )
 
 
+def is_permanent(error: FastqError) -> bool:
+    """Whether another address of the same broker, or another attempt at once, would end alike."""
+    return not error.retriable or (isinstance(error, ConnectionFailed) and error.phase == "resolve")
+
+
 def retired(broker: str) -> ConnectionFailed:
     """We closed the connection ourselves, with nothing in flight: idle for long, or its login is about to expire."""
     return ConnectionClosed("the connection was closed by this client", broker=broker, phase="ready")

@@ -99,6 +99,13 @@ class Peer:
         connection = self.connection
         return connection if connection is not None and connection.is_ready else None
 
+    def idle_at(self, idle_ms: int) -> float:
+        """When its connection has been unused for long enough to be closed; never while it is in use, or for idle_ms=-1."""
+        connection = self.ready_connection
+        if connection is None or idle_ms < 0 or connection.in_flight:
+            return NEVER
+        return connection.last_used + idle_ms / 1000
+
     @property
     def load(self) -> int:
         """Requests in flight and waiting."""
