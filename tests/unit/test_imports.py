@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from importlib import import_module
+from inspect import getclosurevars
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,10 @@ def test_a_name_is_public_to_programs_and_to_type_checkers_alike(package: str) -
     named = [node for node in (*body, *inner) if isinstance(node, ast.ImportFrom)]
     ours = [node for node in named if (node.module or "").startswith("fastq.") and node.module != "fastq.lazy"]
     public = [name for name in module.__all__ if not name.startswith("__")]
+    checkers = {alias.name: node.module for node in ours for alias in node.names}
     assert sorted(alias.name for node in ours for alias in node.names) == sorted(public)
+    lazily = getclosurevars(module.__getattr__).nonlocals["where"]
+    assert lazily == {name: checkers[name] for name in lazily}, "from the same module, or they are two different things"
     assert [name for name in public if getattr(module, name, None) is None] == []
     assert set(public) <= set(dir(module))
     texts = [node.value for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Constant)]
