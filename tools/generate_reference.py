@@ -83,7 +83,7 @@ def client_settings(name: str) -> Iterator[str]:
     yield from table(("setting", "what it does", "default", "allowed", "also called"), rows)
     for heading, found in (
         (
-            "Names of older releases",
+            "Names of older releases and of other clients",
             {key: old.told or f"use {old.today}" for key, old in cls.__dict__.get("RENAMED", {}).items()},
         ),
         ("Known, and without effect", cls.__dict__.get("IGNORED", {})),

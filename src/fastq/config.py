@@ -6,6 +6,7 @@ Rules: one option a key, see fastq.settings; defaults are Kafka's.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from fastq.arguments import without_logins
 from fastq.errors import ConfigError
 from fastq.net.addresses import Address, parse_servers
-from fastq.settings import INT32_MAX, INT64_MAX, Config, Renamed, option, renamed, to_tuple
+from fastq.settings import INT32_MAX, INT64_MAX, Config, Renamed, option, renamed, to_tuple, user_level
 from fastq.settings import ConfigWarning as ConfigWarning
 
 if TYPE_CHECKING:
@@ -54,6 +55,19 @@ def _jaas(value: Any) -> Mapping[str, Any]:
 
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+# Who gives one of these means to be protected, which security_protocol alone decides.
+PROTECTING_TLS = frozenset(
+    (
+        "ssl_context",
+        "ssl_truststore_location",
+        "ssl_truststore_certificates",
+        "ssl_keystore_location",
+        "ssl_keystore_certificate_chain",
+        "ssl_keystore_key",
+        "ssl_key_location",
+    )
+)
+PROTECTING_SASL = frozenset(("sasl_username", "sasl_password"))
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -201,7 +215,12 @@ class ClientConfig(Config):
 
     RENAMED: ClassVar[Mapping[str, Renamed]] = {
         "metadata_broker_list": renamed("bootstrap_servers"),
-        "sasl_jaas_config": Renamed("sasl_username and sasl_password", _jaas, secret=True),
+        "sasl_jaas_config": Renamed(
+            "sasl_username and sasl_password",
+            _jaas,
+            secret=True,
+            told="is what Java clients log in by; its username and password are taken as sasl_username and sasl_password",
+        ),
         "topic_metadata_refresh_interval_ms": renamed("metadata_max_age_ms"),
         "enable_ssl_certificate_verification": Renamed(
             "ssl_context",
@@ -263,6 +282,20 @@ class ClientConfig(Config):
             raise ConfigError(
                 f"security_protocol={self.security_protocol} with sasl_mechanism={self.sasl_mechanism} "
                 "needs sasl_username and sasl_password"
+            )
+        unused = [
+            key
+            for key in sorted(self._given)
+            if getattr(self, key) is not None
+            and ((key in PROTECTING_TLS and not self.uses_tls) or (key in PROTECTING_SASL and not self.uses_sasl))
+        ]
+        if unused:
+            uses = "nothing is encrypted" if not self.uses_tls else "nobody logs in"
+            warnings.warn(
+                f"{', '.join(unused)} is not used with security_protocol={self.security_protocol}, by which {uses}; choose another "
+                f"of {', '.join(SECURITY_PROTOCOLS)}, or leave it out",
+                ConfigWarning,
+                stacklevel=user_level(),
             )
         for version in self.ssl_enabled_protocols:
             if version not in ("TLSv1.2", "TLSv1.3"):

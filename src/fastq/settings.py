@@ -87,8 +87,8 @@ class Option(Value):
 
 
 class Renamed(Value):
-    """A key of an older release: `today` is what the warning names; `convert` maps the old value to today's keys. `secret`: the value is
-    never shown. `told`: what the warning says instead, of a key that was never another one's name."""
+    """A key of an older release, or of another client: `today` is what the warning names; `convert` maps the old value to today's keys.
+    `secret`: the value is never shown. `told`: what the warning says instead, of a key that was never another one's name."""
 
     today: str
     convert: Callable[[Any], Mapping[str, Any]]
@@ -236,7 +236,7 @@ def check_value(key: str, value: Any, declared: Option) -> Any:
     return value
 
 
-def _user_level() -> int:
+def user_level() -> int:
     """How far up the first caller is that is not of this package, as warnings count it from where they are raised."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "fastq":
@@ -416,8 +416,8 @@ class Config:
         renamed_keys: Mapping[str, Renamed] = cls._merged("RENAMED")
         if name in renamed_keys:
             old = renamed_keys[name]
-            told = old.told or f"is a name of an older release; use {old.today}"
-            warnings.warn(f"{key} {told}", ConfigWarning, stacklevel=_user_level())
+            told = old.told or f"is a name of older releases or other clients; use {old.today}"
+            warnings.warn(f"{key} {told}", ConfigWarning, stacklevel=user_level())
             try:
                 return list(old.convert(value).items())
             except (TypeError, ValueError) as error:
@@ -425,7 +425,7 @@ class Config:
                 raise ConfigError(f"bad value for {key}: {shown}; allowed: {error}") from None
         ignored: Mapping[str, str] = {**other_clients.IGNORED, **cls._merged("IGNORED")}
         if name in ignored and name not in cls._merged("REFUSED"):
-            warnings.warn(f"{key} has no effect: {ignored[name]}", ConfigWarning, stacklevel=_user_level())
+            warnings.warn(f"{key} has no effect: {ignored[name]}", ConfigWarning, stacklevel=user_level())
             return []
         refused: Mapping[str, str] = {**other_clients.REFUSED, **cls._merged("REFUSED")}
         if name in refused:

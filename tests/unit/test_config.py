@@ -110,7 +110,9 @@ def test_two_spellings_that_disagree() -> None:
 
 
 def test_renamed_keys_warn_and_convert() -> None:
-    with pytest.warns(ConfigWarning, match="request.required.acks is a name of an older release; use acks"):
+    with pytest.warns(
+        ConfigWarning, match="request.required.acks is a name of older releases or other clients; use acks"
+    ):
         assert SampleConfig.from_mapping({"request.required.acks": "1"}).acks == "1"
     with pytest.warns(ConfigWarning):
         assert SampleConfig.from_mapping({"log.hours": 2}).metadata_max_age_ms == 7_200_000
@@ -134,12 +136,37 @@ def test_ignored_keys_say_why() -> None:
 def test_aliases_are_silent() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert ClientConfig.from_mapping({"ssl.ca.location": "/ca.pem"}).ssl_truststore_location == "/ca.pem"
+        assert ClientConfig.from_mapping({"ssl.ca.location": "/ca.pem", "security.protocol": "ssl"}).uses_tls
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ssl_cafile": "/ca.pem"}, "ssl_truststore_location is not used with security_protocol=PLAINTEXT.*encrypted"),
+        ({"sasl_username": "a", "sasl_password": "b"}, "sasl_password, sasl_username is not used.*=PLAINTEXT"),
+        (
+            {"sasl_password": "b", "security_protocol": "SSL"},
+            "sasl_password is not used.*=SSL, by which nobody logs in",
+        ),
+    ],
+)
+def test_protection_that_is_given_and_not_used_is_told(given: dict[str, Any], said: str) -> None:
+    with pytest.warns(ConfigWarning, match=said):
+        ClientConfig.from_mapping(given)
+
+
+def test_a_login_and_certificates_that_are_used_are_no_news() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ClientConfig(security_protocol="SASL_SSL", sasl_username="a", sasl_password="b", ssl_truststore_location="/ca")
+        ClientConfig(sasl_username=None, ssl_context=None)
 
 
 def test_jaas() -> None:
     text = r'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="a\"b";'
-    with pytest.warns(ConfigWarning):
+    with pytest.warns(
+        ConfigWarning, match=r"sasl.jaas.config is what Java clients log in by; .* sasl_username and sasl_password"
+    ):
         config = ClientConfig.from_mapping({"sasl.jaas.config": text, "security.protocol": "sasl_plaintext"})
     assert (config.sasl_username, config.sasl_password) == ("alice", 'a"b')
     assert config.security_protocol == "SASL_PLAINTEXT" and config.uses_sasl and not config.uses_tls
