@@ -44,6 +44,12 @@ def check_plain(function: Any, what: str, hint: str) -> None:
         raise ConfigError(f"{what} {name_of(function)} is {_called(kind)}, which nothing here would run", hint=hint)
 
 
+def check_object(thing: Any) -> None:
+    """Raises ValueError for a class where an object of it is needed, whose methods would all fail for want of one."""
+    if isinstance(thing, type):
+        raise ValueError(f"objects, which the class {thing.__name__} is not: write {thing.__name__}(...)")
+
+
 def check_plain_methods(thing: Any, names: tuple[str, ...], hint: str) -> None:
     """`check_plain` for a function, or an object and those of these methods that it has. ValueError, as the `convert` of an option
     raises."""

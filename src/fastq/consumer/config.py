@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-from fastq.callbacks import check_plain_methods
+from fastq.callbacks import check_object, check_plain_methods
 from fastq.config import ClientConfig
 from fastq.consumer.deserializers import find_deserializer
 from fastq.errors import ConfigError
@@ -33,6 +33,7 @@ def duration_ms(text: str) -> int:
 
 
 _DESERIALIZERS = "a name, a function, or an object with deserialize(topic, data)"
+_TOPICS = "topics are given by themselves: Consumer('a', 'b', group_id='g')"
 _RESETS = "'earliest', 'latest', 'none' or 'by_duration:' with an ISO 8601 duration"
 
 
@@ -54,6 +55,7 @@ def _check_interceptors(value: Any) -> tuple[Any, ...]:
     if not all(callable(getattr(item, "on_consume", None)) for item in found):
         raise ValueError("objects with a method on_consume(records)")
     for item in found:
+        check_object(item)
         check_plain_methods(item, ("on_consume", "on_idle", "close"), "interceptors are called, not awaited")
     return found
 
@@ -85,6 +87,9 @@ class ConsumerConfig(ClientConfig):
         "enable_partition_eof": "read_to_end() ends at the end of every partition",
     }
     REFUSED: ClassVar[dict[str, str]] = {
+        "topics": _TOPICS,
+        "topic": _TOPICS,
+        "pattern": "it is given by itself, compiled: Consumer(re.compile('b.*'), group_id='g')",
         "rebalance_cb": "give subscribe() a listener, or on_assigned, on_revoked and on_lost",
         "on_assign": "give it to subscribe(), as on_assigned",
         "on_revoke": "give it to subscribe(), as on_revoked",
@@ -179,7 +184,7 @@ class ConsumerConfig(ClientConfig):
         kind=object,
         convert=find_deserializer,
         accepts=_DESERIALIZERS,
-        doc="what makes an object of a key's bytes: a name (str, json, int ...), a function; None: bytes",
+        doc="what makes an object of a key's bytes: a name (str, json, int ...), a type (str, int ...), a function; None: bytes",
     )
     value_deserializer: Any = option(
         None,
@@ -199,7 +204,7 @@ class ConsumerConfig(ClientConfig):
         aliases=("interceptor_classes",),
         convert=_check_interceptors,
         accepts="a list of objects",
-        doc="objects whose on_consume(records) sees records first",
+        doc="objects whose on_consume(records) sees records first, and may answer others for them (None: these)",
     )
     decompressed_batch_bytes_max: int = option(
         256 * 1024 * 1024, low=1, high=INT32_MAX, doc="a compressed batch that would grow beyond this is refused"

@@ -12,7 +12,7 @@ from importlib import import_module
 from math import ceil
 from typing import Any, ClassVar
 
-from fastq.callbacks import check_plain_methods
+from fastq.callbacks import check_object, check_plain_methods
 from fastq.compression import LEVELS, Codec, codec_by_name
 from fastq.config import ClientConfig
 from fastq.errors import ConfigError
@@ -69,6 +69,7 @@ def _check_interceptors(value: Any) -> tuple[Any, ...]:
     items = value if isinstance(value, list | tuple) else (value,)
     found = tuple(load_object(item)() if isinstance(item, str) else item for item in items)
     for item in found:
+        check_object(item)
         check_plain_methods(
             item, ("on_send", "on_acknowledgement", "on_delivery"), "interceptors are called, not awaited"
         )
@@ -172,7 +173,7 @@ class ProducerConfig(ClientConfig):
         nullable=True,
         convert=find_serializer,
         accepts=_SERIALIZERS,
-        doc="what makes bytes of a key: a name (str, json, int, float, uuid, bytes), a function; None: they are bytes already",
+        doc="what makes bytes of a key: a name (str, json, int, float, uuid, bytes), a type (str, int ...), a function; None: bytes",
     )
     value_serializer: Serializer | None = option(
         None,

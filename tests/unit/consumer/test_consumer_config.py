@@ -149,6 +149,8 @@ def test_settings_in_the_wrong_place_say_where_they_go() -> None:
         ("stats_cb", r"metrics\(\)"),
         ("on_commit", "commit_async"),
         ("consumer_timeout_ms", "timeout"),
+        ("topics", "topics are given by themselves: Consumer"),
+        ("pattern", "Consumer.re.compile"),
         ("enable.auto.offset.store", "enable_auto_commit=False"),
     ],
 )

@@ -374,6 +374,11 @@ def test_other_acks_say_that_idempotence_is_off(make, topic, caplog, acks):
     assert metadata.offset == (-1 if acks == 0 else 0)
 
 
+def test_a_class_is_no_interceptor(make):
+    with pytest.raises(ConfigError, match=r"the class ProducerInterceptor is not: write ProducerInterceptor\(\.\.\.\)"):
+        make(interceptors=[ProducerInterceptor])
+
+
 def test_serializers_partitioner_interceptors(make, wide):
     acknowledged = []
 

@@ -38,6 +38,8 @@ def callbacks_of(
     listener: object | None, on_assigned: Callback | None, on_revoked: Callback | None, on_lost: Callback | None
 ) -> dict[ChangeKind, Callback]:
     """What to call for each kind of change. Raises TypeError for what cannot be called."""
+    if isinstance(listener, type):
+        raise TypeError(f"a listener is an object, got the class {listener.__name__}: write {listener.__name__}()")
     found: dict[ChangeKind, Callback] = {}
     given = {ChangeKind.ASSIGN: on_assigned, ChangeKind.REVOKE: on_revoked, ChangeKind.LOSE: on_lost}
     for kind, names in _NAMES.items():
