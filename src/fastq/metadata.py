@@ -42,12 +42,14 @@ def partition_of(given: TopicPartition | tuple[str, int]) -> TopicPartition:
             return given
         if hasattr(given[1], "__index__"):  # numpy's numbers are ints too
             return TopicPartition(given[0], int_of(given[1], f"the number of a partition of {given[0]}", 0, 2**31 - 1))
-    raise TypeError(f"a partition is a TopicPartition or a pair (topic, number), got {given!r}")
+    several = "; several are given one by one, as in pause(*partitions)" if isinstance(given, list) else ""
+    raise TypeError(f"a partition is a TopicPartition or a pair (topic, number), got {given!r}{several}")
 
 
 def partitions_of(given: Iterable[TopicPartition | tuple[str, int]]) -> list[TopicPartition]:
     """Partitions as an application names several. Raises as `partition_of`, and TypeError for what is no list."""
-    if isinstance(given, (str, TopicPartition)) or not isinstance(given, Iterable):
+    one = isinstance(given, str) or (isinstance(given, tuple) and bool(given) and isinstance(given[0], str))
+    if one or not isinstance(given, Iterable):
         raise TypeError(
             f"partitions: a list of partitions is needed, each a TopicPartition or a pair (topic, number), got {given!r}"
         )

@@ -51,6 +51,9 @@ def sync(servers: str) -> None:
         assert_type(consumer.position(partition), int)
         assert_type(consumer.end_offsets([partition]), dict[TopicPartition, int])
         consumer.seek(partition, 5)
+        times = dict.fromkeys(consumer.assignment(), 1_700_000_000_000)
+        consumer.offsets_for_times(times)
+        consumer.offsets_for_times({("logs", 0): 1_700_000_000_000})
 
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topic("logs", partitions=3, replication_factor=1, configs={"retention.ms": "1000"})
@@ -112,6 +115,9 @@ def records_have_the_types_of_the_deserializers(options: ConsumerOptions) -> Non
         assert_type(any_, Record[Any, Any])
     assert_type(Consumer("logs", value_deserializer=to_int).poll(timeout=1), list[Record[bytes, int]])
     assert_type(Consumer("logs", value_deserializer=to_int).read_to_end(), RecordIterator[bytes, int])
+    assert_type(
+        Consumer("logs", value_deserializer=str, key_deserializer=int), Consumer[int, str]
+    )  # the formats of "str", "int"
     Consumer("logs", **options)
     taken_as_any(Consumer("logs", value_deserializer=to_int))
 

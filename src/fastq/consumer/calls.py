@@ -230,7 +230,7 @@ class ConsumerCalls(Reading):
         return offsets_of((yield from self._ask(dict.fromkeys(partitions_of(partitions), end), timeout)))
 
     def _ask_times(
-        self, timestamps: Mapping[Partition, int], timeout: float | None
+        self, timestamps: Mapping[Any, int], timeout: float | None
     ) -> Steps[dict[TopicPartition, OffsetAndTimestamp | None]]:
         """Where times lie in partitions. TypeError for a time that is no int, ValueError for a negative one."""
         for time_ms in mapping_of(timestamps, "timestamps", '{TopicPartition("logs", 0): 1700000000000}').values():
@@ -248,8 +248,16 @@ class ConsumerCalls(Reading):
         state = self._state(partition)
         if state.position >= 0:
             return state.position
-        look = lambda: state.position if state.position >= 0 else None  # noqa: E731
-        return (yield from self._must_find(look, timeout, f"position({partition})"))
+
+        def look() -> int | None:
+            """-1 for a partition that is not read any more: nobody finds its position, however long the call waits."""
+            now = self._fetcher.partitions.get(state.tp)
+            return -1 if now is None else now.position if now.position >= 0 else None
+
+        found = yield from self._must_find(look, timeout, f"position({partition})")
+        if found < 0:
+            raise self._not_assigned(state.tp)
+        return found
 
     def _ask_committed(
         self, partitions: Iterable[Partition], timeout: float | None

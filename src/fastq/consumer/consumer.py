@@ -502,7 +502,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         return self._call(self._ask_ends(partitions, LATEST_TIMESTAMP, timeout))
 
     def offsets_for_times(
-        self, timestamps: Mapping[Partition, int], timeout: float | None = None
+        self, timestamps: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time (milliseconds since 1970) in each partition; None where there is none. Raises
         ValueError for a negative time (timeout None: default_api_timeout_ms)."""

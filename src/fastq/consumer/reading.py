@@ -24,6 +24,12 @@ from fastq.other_clients import refuse_keywords
 if TYPE_CHECKING:
     from typing_extensions import Never
 
+# What to do about a partition that is not assigned.
+_ASSIGNING = (
+    "What is subscribed to is assigned by the first call that asks for records: call poll() before, or seek in on_assigned; "
+    "assign([('logs', 0)]) chooses partitions by hand"
+)
+
 
 class Reading(ConsumerBase):
     """The public calls of both consumers that answer at once."""
@@ -142,6 +148,10 @@ class Reading(ConsumerBase):
         with self._turn:
             self._check_open()
             states = [self._state(tp) for tp in partitions] or list(self._fetcher.partitions.values())
+            if not states and self._assigned_nothing_yet:
+                raise NotAssigned(
+                    "no partitions are assigned to this consumer yet, which could go there", hint=_ASSIGNING
+                )
             self._put_back()
             self._detach()
             for state in states:
@@ -173,8 +183,20 @@ class Reading(ConsumerBase):
         self._put_back()
         state = self._fetcher.partitions.get(partition_of(tp))
         if state is None:
-            raise NotAssigned(topic=tp[0], partition=tp[1])
+            raise self._not_assigned(tp)
         return state
+
+    @staticmethod
+    def _not_assigned(tp: Partition) -> NotAssigned:
+        return NotAssigned(topic=tp[0], partition=tp[1], hint=_ASSIGNING)
+
+    @property
+    def _assigned_nothing_yet(self) -> bool:
+        """Whether no call has asked for records since the subscription, so that none of its partitions is known here."""
+        if self._fetcher.partitions:
+            return False
+        member = self._group.membership if self._group is not None else None
+        return member is None or member.generation < 0
 
     # -- what is known of it
 

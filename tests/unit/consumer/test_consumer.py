@@ -19,6 +19,7 @@ from consumer_fakes import SocketCluster
 from consumer_on_sockets import async_consumer, consumer, fill, in_order
 
 from fastq import AsyncConsumer, Consumer, TopicPartition
+from fastq.consumer import RebalanceListener
 from fastq.errors import (
     ClientClosed,
     ConcurrentModification,
@@ -137,8 +138,39 @@ def test_topics_and_partitions_by_hand_exclude_each_other(cluster: SocketCluster
             reader.subscribe([])
         reader.assign([])
         reader.subscribe("logs")
-        reader.seek_to_beginning()
         assert reader.poll(timeout=30)
+
+
+def test_a_subscription_has_nothing_to_seek_in_before_it_is_assigned(cluster: SocketCluster) -> None:
+    """Who moves everything to an end, of nothing, would read from elsewhere and not know."""
+    fill(cluster)
+    for group in (None, "g"):
+        with consumer(cluster, "logs", group_id=group) as reader:
+            for seek in (reader.seek_to_beginning, reader.seek_to_end):
+                with pytest.raises(NotAssigned, match=r"call poll\(\) before, or seek in on_assigned"):
+                    seek()
+            with pytest.raises(NotAssigned, match=r"call poll\(\) before"):
+                reader.seek(("logs", 0), 1)
+
+
+def test_the_position_of_a_partition_that_is_given_up_meanwhile_is_not_waited_for(cluster: SocketCluster) -> None:
+    fill(cluster)
+    with consumer(cluster, "logs") as reader:
+        next(iter(reader))
+        reader.subscribe("others")
+        reader.seek_to_beginning(("logs", 0))
+        with pytest.raises(NotAssigned, match="logs, partition 0"):
+            reader.position(("logs", 0), timeout=30)
+
+
+def test_what_takes_one_partition_or_several_says_so(cluster: SocketCluster) -> None:
+    fill(cluster)
+    with consumer(cluster, "logs") as reader:
+        for call in (reader.pause, reader.resume, reader.seek_to_beginning):
+            with pytest.raises(TypeError, match=r"given one by one, as in pause\(\*partitions\)"):
+                call([("logs", 0)])
+        with pytest.raises(TypeError, match="a list of partitions is needed"):
+            reader.end_offsets(("logs", 0))  # type: ignore[arg-type]
 
 
 WAITS: dict[str, Any] = {
@@ -257,6 +289,17 @@ def test_interceptors(cluster: SocketCluster) -> None:
         assert [record.offset for record in itertools.islice(reader, 3)] == [0, 2, 4]
         assert [record.offset for record in reader.poll(max_records=4, timeout=5)] == [6, 8]
     assert interceptor.closed
+
+
+def test_a_class_is_no_interceptor_and_no_listener(cluster: SocketCluster) -> None:
+    """Its methods all failed for want of an object, one record after the other."""
+    with pytest.raises(ConfigError, match=r"the class Interceptor is not: write Interceptor\(\.\.\.\)"):
+        consumer(cluster, "logs", interceptors=[Interceptor])
+    with (
+        consumer(cluster, group_id="g") as reader,
+        pytest.raises(TypeError, match=r"got the class RebalanceListener: write RebalanceListener\(\)"),
+    ):
+        reader.subscribe("logs", listener=RebalanceListener)
 
 
 def test_closed(cluster: SocketCluster) -> None:
