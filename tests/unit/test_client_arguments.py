@@ -164,6 +164,22 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "features": (lambda admin: admin.update_features(["metadata.version"]), TypeError, "updates: a mapping"),
     "reassignments": (lambda admin: admin.alter_partition_reassignments([TP]), TypeError, "reassignments: a mapping"),
     "directories": (lambda admin: admin.alter_replica_log_dirs([1]), TypeError, "moves: a mapping"),
+    "one setting of a name": (
+        lambda admin: admin.set_config("logs", "retention.ms", "1"),
+        TypeError,
+        r"resource: a ConfigResource is needed, as in ConfigResource.topic\(\"logs\"\), got 'logs'",
+    ),
+    "a state that no group is in": (
+        lambda admin: admin.list_groups(states=["stable", "Busy"]),
+        ValueError,
+        "no group is of the state 'Busy'; Kafka's are Empty, ",
+    ),
+    "a type of no group": (lambda admin: admin.list_groups(types=["simple"]), ValueError, "of the type 'simple'"),
+    "quotas of a name": (
+        lambda admin: admin.alter_client_quotas({"user": "alice"}),
+        TypeError,
+        "entities: a list of ClientQuotaEntity is needed",
+    ),
     "quotas": (lambda admin: admin.alter_client_quotas(["alice"]), TypeError, "changes: a mapping"),
 }
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq.admin import core, descriptions, resource_configs
-from fastq.admin.arguments import names_of, operations_of
+from fastq.admin.arguments import names_of, operations_of, resource_of
 from fastq.admin.cluster_admin import ClusterAdmin
 from fastq.admin.config import AdminConfig
 from fastq.admin.group_admin import GroupAdmin
@@ -180,7 +180,7 @@ class Admin(GroupAdmin, ClusterAdmin):
     ) -> None:
         """Set settings of one resource; None takes a setting back to its default. Raises InvalidConfig, ..."""
         outcomes = self.incremental_alter_configs(
-            {resource: operations_of(values)}, validate_only=validate_only, timeout=timeout
+            {resource_of(resource): operations_of(values)}, validate_only=validate_only, timeout=timeout
         )
         outcomes[resource].result()
 

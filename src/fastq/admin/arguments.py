@@ -39,6 +39,13 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def resource_of(given: ConfigResource) -> ConfigResource:
+    """One resource. Raises TypeError for what is none, as the name of a topic."""
+    if not isinstance(given, ConfigResource):
+        raise TypeError(f'resource: a ConfigResource is needed, as in ConfigResource.topic("logs"), got {given!r}')
+    return given
+
+
 def operations_of(values: Mapping[str, str | None]) -> list[tuple[AlterConfigOp, str, str | None]]:
     """Settings to change, as operations; None takes one back to its default."""
     return [

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq.admin import core, descriptions, resource_configs
-from fastq.admin.arguments import names_of, operations_of
+from fastq.admin.arguments import names_of, operations_of, resource_of
 from fastq.admin.async_cluster_admin import AsyncClusterAdmin
 from fastq.admin.async_group_admin import AsyncGroupAdmin
 from fastq.admin.config import AdminConfig
@@ -187,7 +187,7 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncClusterAdmin):
     ) -> None:
         """Set settings of one resource; None takes a setting back to its default. Raises InvalidConfig, ..."""
         outcomes = await self.incremental_alter_configs(
-            {resource: operations_of(values)}, validate_only=validate_only, timeout=timeout
+            {resource_of(resource): operations_of(values)}, validate_only=validate_only, timeout=timeout
         )
         outcomes[resource].result()
 

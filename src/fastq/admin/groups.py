@@ -26,6 +26,8 @@ from fastq.admin.core import (
     per_item,
 )
 from fastq.admin.group_types import (
+    GROUP_STATES,
+    GROUP_TYPES,
     CommittedOffset,
     GroupDescription,
     GroupListing,
@@ -129,7 +131,8 @@ def for_all_brokers(
 
 
 def list_groups(states: Sequence[str], types: Sequence[str]) -> Operation[dict[str, GroupListing]]:
-    """ListGroups (KIP-518, KIP-848) of every broker; filters that a broker is too old for are applied here."""
+    """ListGroups (KIP-518, KIP-848) of every broker; filters that a broker is too old for are applied here. ValueError for a state or
+    type that no group is in, which a broker answers with none."""
     responses = yield from for_all_brokers(_listing_request(states, types))
     return _listed(responses, states, types)
 
@@ -141,6 +144,13 @@ def groups_shown(states: Sequence[str], types: Sequence[str]) -> Operation[Shown
 
 
 def _listing_request(states: Sequence[str], types: Sequence[str]) -> VersionedRequest:
+    for names, known, what in ((states, GROUP_STATES, "state"), (types, GROUP_TYPES, "type")):
+        unknown = [name for name in names if name.lower() not in map(str.lower, known)]
+        if unknown:
+            raise ValueError(
+                f"no group is of the {what} {', '.join(map(repr, unknown))}; Kafka's are {', '.join(known)}"
+            )
+
     def build(version: int) -> m.ListGroupsRequest:
         return m.ListGroupsRequest(
             states_filter=list(states) if version >= 4 else [], types_filter=list(types) if version >= 5 else []

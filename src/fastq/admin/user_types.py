@@ -58,7 +58,8 @@ class UserScramCredentialUpsertion:
 
     def __post_init__(self) -> None:
         _check_user(self)
-        check_kind("iterations", self.iterations, int, "an int")
+        if not isinstance(self.iterations, int) or isinstance(self.iterations, bool):
+            raise TypeError(f"iterations: an int is expected, got {_kind(self.iterations)}")
         if not isinstance(self.password, str):
             raise TypeError("the password is a text")  # and is not told, whatever it is
         if not ITERATIONS_MIN <= self.iterations <= ITERATIONS_MAX:
@@ -86,9 +87,18 @@ class UserScramCredentialDeletion:
         _check_user(self)
 
 
+def _kind(value: object) -> str:
+    return f"a value of the type {type(value).__name__}"
+
+
 def _check_user(change: UserScramCredentialUpsertion | UserScramCredentialDeletion) -> None:
     check_kind("user", change.user, str, "a text")
-    check_kind("mechanism", change.mechanism, ScramMechanism, "a ScramMechanism")
+    if not isinstance(
+        change.mechanism, ScramMechanism
+    ):  # which may be the password, where two were taken for each other
+        raise TypeError(
+            f"mechanism: a ScramMechanism is expected, as ScramMechanism.SCRAM_SHA_512, got {_kind(change.mechanism)}"
+        )
     if change.mechanism is ScramMechanism.UNKNOWN:
         raise ValueError("mechanism is SCRAM_SHA_256 or SCRAM_SHA_512")
 

@@ -59,7 +59,15 @@ def test_what_is_no_credential(arguments: tuple[Any, ...], words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("alice", b"s3cret"), (1, "s3cret"), ("alice", "s3cret", 1), ("a", "s3cret", SHA_256, 1e4)]
+    "arguments",
+    [
+        ("alice", b"s3cret"),
+        (1, "s3cret"),
+        ("alice", "s3cret", 1),
+        ("a", "s3cret", SHA_256, 1e4),
+        ("alice", SHA_256, "s3cret"),  # as another client orders them
+        ("alice", "s3cret", SHA_256, "s3cret"),
+    ],
 )
 def test_values_of_other_kinds_are_refused(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError) as refused:
