@@ -90,7 +90,11 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def _not_recognized(self, words: Sequence[str]) -> str:
-        near = difflib.get_close_matches(words[0].partition("=")[0], self._option_string_actions, n=1)
+        name = words[0].partition("=")[0]
+        # What Kafka's scripts take by an option.
+        if any(not a.option_strings and name == f"--{str(a.metavar or a.dest).lower()}" for a in self._actions):
+            return f"unrecognized arguments: {' '.join(words)}: {name[2:].upper()} is given by itself, without {name}"
+        near = difflib.get_close_matches(name, self._option_string_actions, n=1)
         return f"unrecognized arguments: {' '.join(words)}{f', did you mean {near[0]}?' if near else ''}"
 
     def _refuse_in_front(self, args: Sequence[str]) -> None:
@@ -107,19 +111,34 @@ class Parser(argparse.ArgumentParser):
                 if own.nargs is None and not equals:
                     next(words, None)  # its value
                 continue
-            if any(known.startswith(name) for below in self._all_below() for known in below._option_string_actions):
+            if any(known.startswith(name) for known in self._options_below()):
+                commands: dict[str, Parser] = next(iter(self._commands()))
+                said = next((commands[word] for word in words if word in commands), None)
+                if said is not None and not any(known.startswith(name) for known in said._options_below()):
+                    near = difflib.get_close_matches(name, said._options_below(), n=1)
+                    self.error(
+                        f"{name} is no option of {said.prog}{f', did you mean {near[0]}?' if near else ''}; options go behind it"
+                    )
                 self.error(f"{name} stands in front of the command: it goes behind it, {self.prog} COMMAND {name} ...")
 
     def _may_be(self, option: str) -> bool:
         """Whether it is an option of this command, or the beginning of one."""
         return any(known.startswith(option) for known in self._option_string_actions)
 
+    def _commands(self) -> Iterator[dict[str, Parser]]:
+        yield from (action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
+
     def _all_below(self) -> Iterator[Parser]:
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for below in action.choices.values():
-                    yield below
-                    yield from below._all_below()
+        for commands in self._commands():
+            for below in commands.values():
+                yield below
+                yield from below._all_below()
+
+    def _options_below(self) -> list[str]:
+        """The options of a command, or of any of those below it."""
+        return list(
+            dict.fromkeys(known for parser in (self, *self._all_below()) for known in parser._option_string_actions)
+        )
 
     def _chosen(self, args: Sequence[str]) -> Parser:
         """The parser of the command, and of its action, that the arguments name."""

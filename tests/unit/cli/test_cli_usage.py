@@ -127,6 +127,19 @@ def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[
         (["--profil=x", "--prof", "x", "topic", "list"], "did you mean topics?"),
         (["--profiles", "x", "topics", "list"], "unrecognized arguments: --profiles x, did you mean --profile?"),
         (["topics", "--nothing=x", "lsit"], "did you mean list?"),
+        (["--bootstrap", "b", "topics", "list"], "goes behind it, fastq COMMAND --bootstrap"),
+        (
+            ["--bootstrap-server", "b", "topics", "list"],
+            "--bootstrap-server is no option of fastq topics, did you mean --bootstrap?; options go behind it",
+        ),
+        (
+            ["topics", "create", "--topic", "t"],
+            "unrecognized arguments: --topic: TOPIC is given by itself, without --topic",
+        ),
+        (
+            ["consume", "--topic=t", "t"],
+            "--topic=t: TOPIC is given by itself, without --topic; see fastq consume --help",
+        ),
         (["produce", "t", "--property", "transactional.id=x"], "this command begins none"),
         (["topics", "create", "t", "--partitions", "three"], "1 or more"),
         (["topics", "create", "t", "--partitions", "0"], "1 or more"),
