@@ -21,6 +21,14 @@ def test_options(fastq_broker):
         assert admin.create_topic("three").partitions == 3
         assert [node.node_id for node in admin.describe_cluster().nodes] == [7]
 
+@pytest.mark.fastq_broker({"num.partitions": 3})
+def test_a_marker_of_one_value(fastq_broker):
+    pass
+
+@pytest.mark.fastq_broker(config={"num.partitions": 3})
+def test_a_marker_that_nobody_hears(fastq_session_broker):
+    pass
+
 def test_fails(fastq_broker):
     fastq_broker.fail("Produce", error=6)
     assert False
@@ -40,5 +48,9 @@ def test_a_users_tests(tmp_path: Path) -> None:
         env=environment,
         cwd=tmp_path,
     )
-    assert "2 passed" in ended.stdout and "1 failed" in ended.stdout, ended.stdout + ended.stderr
+    assert "takes its arguments by name, as in config={...}, got {'num.partitions': 3}" in ended.stdout
+    assert "the marker fastq_broker is for tests with the fixture fastq_broker: this one has it not" in ended.stdout
+    assert "3 passed" in ended.stdout and "1 failed" in ended.stdout and "1 error" in ended.stdout, (
+        ended.stdout + ended.stderr
+    )
     assert "--- log of the broker at 127.0.0.1:" in ended.stdout

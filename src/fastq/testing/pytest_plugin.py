@@ -34,14 +34,31 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A marker without the fixture that hears it changes nothing, which is not what it was written for."""
+    for item in items:
+        for name in ("fastq_broker", "fastq_cluster"):
+            if item.get_closest_marker(name) is not None and name not in getattr(item, "fixturenames", (name,)):
+                item.warn(
+                    pytest.PytestWarning(f"the marker {name} is for tests with the fixture {name}: this one has it not")
+                )
+
+
+def _marked(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
+    """The arguments of a test's marker, which go by their names."""
+    marker = request.node.get_closest_marker(name)
+    if marker is not None and marker.args:
+        given = ", ".join(map(repr, marker.args))
+        raise pytest.UsageError(f"the marker {name} takes its arguments by name, as in config={{...}}, got {given}")
+    return {} if marker is None else dict(marker.kwargs)
+
+
 @pytest.fixture
 def fastq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A running `fastq.testing.Broker`, ended after the test; its log is shown when the test fails."""
     from fastq.testing import Broker
 
-    marker = request.node.get_closest_marker("fastq_broker")
-    options = {"in_memory": True, **(marker.kwargs if marker is not None else {})}
-    with Broker(**options) as broker:
+    with Broker(**{"in_memory": True, **_marked(request, "fastq_broker")}) as broker:
         yield broker
         print(f"--- log of the broker at {broker.bootstrap_servers}\n{broker.log}---")
 
@@ -51,9 +68,7 @@ def fastq_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A running `fastq.testing.Cluster` of three nodes, ended after the test; their logs are shown when the test fails."""
     from fastq.testing import Cluster
 
-    marker = request.node.get_closest_marker("fastq_cluster")
-    options = {"in_memory": True, **(marker.kwargs if marker is not None else {})}
-    with Cluster(**options) as cluster:
+    with Cluster(**{"in_memory": True, **_marked(request, "fastq_cluster")}) as cluster:
         yield cluster
         print(f"{cluster.log}---")
 
