@@ -7,6 +7,7 @@ defines and documents; what only repeats another package's words is named, and n
 from __future__ import annotations
 
 import ast
+import copy
 import enum
 import functools
 import importlib
@@ -250,7 +251,7 @@ def from_stub(name: str, node: ast.AST, *, is_class: bool) -> str:
     result = ast.unparse(node.returns) if node.returns is not None and not is_class else ""
     if any(ast.unparse(each) == "property" for each in node.decorator_list):
         return f"{name}: {result}"
-    given = node.args
+    given = copy.deepcopy(node.args)  # the stub's own is for every class that has the member
     if not any(ast.unparse(each) == "staticmethod" for each in node.decorator_list):
         (given.posonlyargs or given.args)[:1] = []
     parameters = [spaced(each.strip()) for each in split(ast.unparse(given))]

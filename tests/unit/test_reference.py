@@ -32,6 +32,11 @@ def test_a_name_of_a_package_below_has_an_entry_in_the_reference(package: str) -
     assert [name for name in names if not re.search(rf"^###? {name}$|`{name}`", PAGES, re.MULTILINE)] == []
 
 
+def test_a_native_method_that_several_classes_inherit_has_its_parameters_in_each() -> None:
+    shown = re.findall(r"^### `\w+\.add_done_callback`\n\n```python\n(.*)$", PAGES, re.MULTILINE)
+    assert len(shown) >= 3 and all(signature.startswith("add_done_callback(callback: ") for signature in shown)
+
+
 def test_an_error_is_found_by_the_name_that_it_is_raised_with() -> None:
     names = [
         name
