@@ -104,6 +104,19 @@ def test_a_termination_in_the_background_of_a_script(topic: str) -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def test_a_termination_of_a_console_in_the_background_of_a_script() -> None:
+    pytest.importorskip("uvicorn")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with started("console", "--listen", "127.0.0.1:0") as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(b"fastq console on")
+            process.send_signal(signal.SIGTERM)
+            assert ended(process) == (143, "")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_an_interrupt_while_producing(topic: str) -> None:
     with started("produce", topic) as process:
         assert process.stdin is not None

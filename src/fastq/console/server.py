@@ -126,15 +126,20 @@ async def serve(config: ConsoleConfig, tell: Callable[[str], None]) -> None:
     )
     with listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((config.host, config.port))
-        listening.listen(128)
+        try:
+            listening.bind((config.host, config.port))
+            listening.listen(128)
+        except OSError as error:
+            words = f"cannot listen on {host}:{config.port}: {error.strerror}; choose another address with --listen"
+            raise OSError(error.errno, words) from None
         tell(f"{scheme}://{host}:{listening.getsockname()[1]}/")
         serving = asyncio.ensure_future(server.serve(sockets=[listening]))
         try:
             await asyncio.shield(serving)
         except asyncio.CancelledError:
             server.should_exit = True  # the way that closes the clients too
-            await serving
+            if not serving.done():  # else by a signal, which comes out of the loop by itself
+                await serving
             raise
 
 

@@ -66,7 +66,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert main(["console", "--listen", "0.0.0.0:0"]) == 2 and "--users FILE" in capsys.readouterr().err
     assert main(["console", "--users", str(tmp_path / "none")]) == 1 and "no such file" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["console", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"]) == 1
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["console", "--listen", place]) == 1
+        assert f"cannot listen on {place}: Address already in use; choose another" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(_NoTerminal(b"secret\n")))
     capsys.readouterr()
     assert main(["console", "hash-password"]) == 0
