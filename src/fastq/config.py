@@ -67,6 +67,12 @@ PROTECTING_TLS = frozenset(
         "ssl_key_location",
     )
 )
+# The settings that name PEM files, and those that have what is in them.
+PEM_FILES = {
+    "ssl_truststore_location": "ssl_truststore_certificates",
+    "ssl_keystore_location": "ssl_keystore_certificate_chain and ssl_keystore_key",
+    "ssl_key_location": "ssl_keystore_key",
+}
 PROTECTING_SASL = frozenset(("sasl_username", "sasl_password"))
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -300,9 +306,17 @@ class ClientConfig(Config):
         for version in self.ssl_enabled_protocols:
             if version not in ("TLSv1.2", "TLSv1.3"):
                 raise ConfigError(f"bad value for ssl_enabled_protocols: {version!r}; allowed: TLSv1.2, TLSv1.3")
-        for key in ("ssl_truststore_location", "ssl_keystore_location"):
+        for key, of_text in PEM_FILES.items():
             path = getattr(self, key)
+            if path is not None and "-----BEGIN" in path:  # which is not shown: it may be a private key
+                raise ConfigError(f"bad value for {key}: the text of a PEM file; allowed: its path (text is {of_text})")
             if path is not None and path.lower().endswith((".jks", ".p12", ".pfx")):
                 raise ConfigError(
                     f"bad value for {key}: {path!r}; allowed: a PEM file (convert with keytool and openssl)"
                 )
+        for key, chain in (
+            ("ssl_key_location", "ssl_keystore_location"),
+            ("ssl_keystore_key", "ssl_keystore_certificate_chain"),
+        ):
+            if self.uses_tls and getattr(self, key) is not None and getattr(self, chain) is None:
+                raise ConfigError(f"{key} is the key of {chain}, which is not given: give both, or none")

@@ -155,6 +155,20 @@ def test_protection_that_is_given_and_not_used_is_told(given: dict[str, Any], sa
         ClientConfig.from_mapping(given)
 
 
+@pytest.mark.parametrize("key", ["ssl_cafile", "ssl.keystore.location", "ssl.key.location"])
+def test_the_text_of_a_file_where_its_path_belongs_is_not_shown(key: str) -> None:
+    text = "-----BEGIN PRIVATE KEY-----\nhush\n-----END PRIVATE KEY-----\n"
+    with pytest.raises(ConfigError, match=r"the text of a PEM file; allowed: its path \(text is ssl_") as caught:
+        ClientConfig.from_mapping({"security.protocol": "SSL", key: text})
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["ssl_key_location", "ssl_keystore_key"])
+def test_a_key_without_its_certificates_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key} is the key of ssl_keystore_.*, which is not given"):
+        ClientConfig.from_mapping({"security_protocol": "SSL", key: "k"})
+
+
 def test_a_login_and_certificates_that_are_used_are_no_news() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

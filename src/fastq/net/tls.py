@@ -52,7 +52,9 @@ def client_context(config: ClientConfig) -> ssl.SSLContext:
             lambda: context.load_cert_chain(
                 str(config.ssl_keystore_location), config.ssl_key_location, config.ssl_key_password
             ),
-            " with ssl_key_location=".join(filter(None, (config.ssl_keystore_location, config.ssl_key_location))),
+            config.ssl_keystore_location,
+            "" if config.ssl_key_location is None else f" with ssl_key_location={config.ssl_key_location!r}",
+            "; the client's certificates are in it, and their private key, unless ssl_key_location names its file",
         )
     elif config.ssl_keystore_certificate_chain:
         pem = f"{config.ssl_keystore_certificate_chain}\n{config.ssl_keystore_key or ''}\n"
@@ -60,13 +62,14 @@ def client_context(config: ClientConfig) -> ssl.SSLContext:
     return context
 
 
-def _guarded(key: str, load: object, path: str | None = None) -> None:
+def _guarded(key: str, load: object, path: str | None = None, beside: str = "", needs: str = "") -> None:
     try:
         load()  # type: ignore[operator]
     except (OSError, ValueError) as error:
         # OpenSSL does not say which file: it is the one of the key, or of its private key.
-        where = f"={path!r}" if path is not None else ""
-        raise ConfigError(f"{key}{where} cannot be used: {getattr(error, 'strerror', None) or error}") from error
+        where = f"={path!r}{beside}" if path is not None else ""
+        told = needs if isinstance(error, ssl.SSLError) else ""
+        raise ConfigError(f"{key}{where} cannot be used: {getattr(error, 'strerror', None) or error}{told}") from error
 
 
 def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:

@@ -409,6 +409,18 @@ def test_bad_tls_files() -> None:
         BlockingClient(ClientConfig(security_protocol="SSL", ssl_truststore_location="/no/such/file.pem"))
 
 
+def test_certificates_without_their_key(tmp_path: Path) -> None:
+    """OpenSSL calls it "PEM lib", which says neither what is missing nor where it is looked for."""
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    alone = tmp_path / "alone.pem"
+    alone.write_text(begin + PEM.read_text().partition(begin)[2].partition(end)[0] + end + "\n")
+    files = {"ssl_keystore_location": str(alone)}
+    with pytest.raises(ConfigError, match="and their private key, unless ssl_key_location names its file"):
+        BlockingClient(ClientConfig(security_protocol="SSL", **files))
+    with pytest.raises(ConfigError, match=r"alone\.pem' with ssl_key_location='.*alone\.pem' cannot be used"):
+        BlockingClient(ClientConfig(security_protocol="SSL", ssl_key_location=str(alone), **files))
+
+
 def test_a_broker_that_restarts_is_found_again(broker: FakeBroker) -> None:
     client = BlockingClient(ClientConfig(bootstrap_servers=broker.address))
     for _ in range(3):
