@@ -169,6 +169,16 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         TypeError,
         r"resource: a ConfigResource is needed, as in ConfigResource.topic\(\"logs\"\), got 'logs'",
     ),
+    "directories of one broker": (
+        lambda admin: admin.describe_log_dirs(1),
+        TypeError,
+        r"a list of ids, got 1: write \[1\]",
+    ),
+    "an election in words": (
+        lambda admin: admin.elect_leaders("preferred"),
+        TypeError,
+        "ElectionType.PREFERRED or ElectionType.UNCLEAN, got 'preferred'",
+    ),
     "a state that no group is in": (
         lambda admin: admin.list_groups(states=["stable", "Busy"]),
         ValueError,

@@ -293,6 +293,8 @@ def elect_leaders(
     election_type: ElectionType, partitions: Iterable[TopicPartition] | None, *, timeout_ms: int
 ) -> Operation[Outcomes[TopicPartition, None]]:
     """ElectLeaders (KIP-183, KIP-460) of partitions, or of all that need it (None): those alone have an outcome then."""
+    if election_type not in tuple(ElectionType):
+        raise TypeError(f"election_type is ElectionType.PREFERRED or ElectionType.UNCLEAN, got {election_type!r}")
     election_type = ElectionType(election_type)
     versions = (0 if election_type is ElectionType.PREFERRED else 1, NEWEST)
 

@@ -493,6 +493,8 @@ def describe_log_dirs(
     broker_ids: Iterable[int] | None, topics: Iterable[str] | None
 ) -> Operation[Outcomes[int, tuple[LogDirDescription, ...]]]:
     """DescribeLogDirs (KIP-113) of brokers (None: all), for some topics (None: all)."""
+    if isinstance(broker_ids, (int, str)):
+        raise TypeError(f"broker_ids is a list of ids, got {broker_ids!r}: write [{broker_ids}]")
     cluster = yield from describe_cluster()
     ids = [node.node_id for node in cluster.nodes] if broker_ids is None else list(dict.fromkeys(broker_ids))
     wanted = None if topics is None else (yield from _all_partitions(names_of(topics)))

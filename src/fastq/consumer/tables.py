@@ -198,6 +198,8 @@ def read_topic(
             f"read_topic begins where `start` says: leave auto_offset_reset={given['auto_offset_reset']!r} out"
         )
     names = chosen_columns(columns, headers)
+    if isinstance(partitions, (int, str)):
+        raise TypeError(f"partitions is a list of numbers, got {partitions!r}: write [{partitions}]")
     given.update(allow_auto_create_topics=False, auto_offset_reset="earliest")
     with Consumer(topic, **given) as consumer:
         known = sorted(consumer._found_partitions())

@@ -88,7 +88,9 @@ class Broker(FaultSwitches):
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address for clients, host:port."""
+        """The address for clients, host:port. RuntimeError before the first start, which takes a free port."""
+        if not self.port:
+            raise RuntimeError("the broker has no port yet: start() it, or use it in a `with` block")
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -202,7 +204,7 @@ class Broker(FaultSwitches):
             failed = error
         self.close()
         if exc is not None:
-            sys.stderr.write(f"--- log of the broker at {self.bootstrap_servers}\n{self.log}---\n")
+            sys.stderr.write(f"--- log of the broker at {self.host}:{self.port}\n{self.log}---\n")
         elif failed is not None:
             raise failed
 

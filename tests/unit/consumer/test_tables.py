@@ -84,6 +84,11 @@ def test_every_taker_gets_all_of_the_topic(cluster: SocketCluster) -> None:
     assert "(logs, 1 partition, 1 offset, " in repr(read_topic("logs", partitions=[0], end={0: 1}, **options(cluster)))
 
 
+def test_one_partition_is_a_list_too(cluster: SocketCluster) -> None:
+    with pytest.raises(TypeError, match=r"partitions is a list of numbers, got 0: write \[0\]"):
+        read_topic("logs", partitions=0, **options(cluster))
+
+
 def test_it_ends_where_the_topic_ended_when_it_was_asked_for(cluster: SocketCluster) -> None:
     table = read_topic("logs", **options(cluster))
     for log in cluster.logs.values():

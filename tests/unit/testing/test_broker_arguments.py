@@ -78,3 +78,11 @@ def test_what_no_switch_takes(tmp_path: Path, call: Callable[[Broker, Any], Any]
     for one in given:
         with pytest.raises((TypeError, ValueError), match=words):
             call(broker, one)
+
+
+def test_a_broker_that_was_not_started_has_no_address() -> None:
+    """Port 0 is nobody's, and a client's error would be about its own settings."""
+    broker = Broker()
+    with pytest.raises(RuntimeError, match=r"no port yet: start\(\) it"):
+        broker.bootstrap_servers  # noqa: B018
+    assert Broker(port=9092).bootstrap_servers == "127.0.0.1:9092"
