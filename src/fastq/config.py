@@ -296,9 +296,10 @@ class ClientConfig(Config):
             and ((key in PROTECTING_TLS and not self.uses_tls) or (key in PROTECTING_SASL and not self.uses_sasl))
         ]
         if unused:
-            uses = "nothing is encrypted" if not self.uses_tls else "nobody logs in"
+            without = (("nothing is encrypted", self.uses_tls), ("nobody logs in", self.uses_sasl))
+            uses = " and ".join(words for words, is_used in without if not is_used)
             warnings.warn(
-                f"{', '.join(unused)} is not used with security_protocol={self.security_protocol}, by which {uses}; choose another "
+                f"{', '.join(unused)}: without effect: security_protocol={self.security_protocol} means that {uses}; choose another "
                 f"of {', '.join(SECURITY_PROTOCOLS)}, or leave it out",
                 ConfigWarning,
                 stacklevel=user_level(),
