@@ -2,7 +2,7 @@
 
 Rules
 - One JoinGroup or SyncGroup at a time; heartbeats in between and while the application carries out a step.
-- Nothing is joined while a step waits to be carried out: what is revoked is given up before anybody else may get it.
+- Nothing is joined while a step waits to be carried out, or is: what is revoked is given up before anybody else may get it.
 - Eager (range, roundrobin, sticky): all partitions are given up before every JoinGroup. Cooperative: only those that the new
   assignment takes away, and then the group is joined once more. The lowest protocol that all strategies share is spoken.
 - An answer to a request of an older attempt (`_attempt`) is dropped.
@@ -117,6 +117,7 @@ class ClassicMember:
         self._subscription = Subscription()
         self._protocol = ""
         self._changes: deque[Change] = deque()
+        self._begun: Change | None = None  # the step that the application was told of, and is at perhaps
         self._target: frozenset[TopicPartition] = frozenset()  # what this generation gave
         self._again: str | None = None  # why to join once more when the steps are carried out
         self._reason = "the member starts"
@@ -185,10 +186,12 @@ class ClassicMember:
 
     def changes(self) -> Change | None:
         """The step to carry out now."""
-        return self._changes[0] if self._changes else None
+        self._begun = self._changes[0] if self._changes else None
+        return self._begun
 
     def carried_out(self, change: Change) -> None:
         """The step is done, though meanwhile the member may have lost its place and have another one to take."""
+        self._begun = None
         if change.kind is ChangeKind.ASSIGN:
             self.owned |= frozenset(change.partitions)
         else:
@@ -197,11 +200,9 @@ class ClassicMember:
             self._lose_again()
             return
         self._changes.popleft()
-        if self._changes:
-            return
-        if self.state is State.PREPARING:
+        if self.state is State.PREPARING and not self._changes:
             self.state = State.UNJOINED
-        elif self.state is State.STABLE and self._again is not None:
+        elif self.state is State.STABLE and not self._changes and self._again is not None:
             self._rejoin(self._again)
 
     def take_error(self) -> FastqError | None:
@@ -250,7 +251,7 @@ class ClassicMember:
             yield out.pop()
         if not self.coordinator.known or now < self._retry_at:
             return
-        if self.state is State.UNJOINED and not self._changes:
+        if self.state is State.UNJOINED and not self._changes and self._begun is None:
             if can_send(self.coordinator.node_id):
                 yield self._join()
         elif self.state is State.ASSIGNING and self._topics_known(now) and can_send(self.coordinator.node_id):
@@ -580,10 +581,7 @@ class ClassicMember:
 
     def _check_topics(self) -> None:
         """The metadata changed: the leader has the group rebalance when there are other partitions to assign."""
-        if self._group_counts is None:
-            return
-        now = self._counts(self.group_topics)
-        if now != self._group_counts:
+        if self._group_counts is not None and self._counts(self.group_topics) != self._group_counts:
             self.rejoin("the partitions of the topics changed")
 
     # -- heartbeats
