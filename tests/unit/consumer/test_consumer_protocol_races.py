@@ -189,3 +189,20 @@ def test_which_commits_may_be_made_in_the_epoch_of_now() -> None:
         assert session._restamped(who, mine) is None, "another may have read on meanwhile"
         assert session._restamped(who._replace(generation_id=9), mine) is not None
         session.membership = None
+
+
+@pytest.mark.parametrize("what", ["lost", "refused for its epoch", "unknown", "nothing"])
+def test_who_leaves_and_may_be_in_the_group_says_so(what: str) -> None:
+    """An answer that is lost leaves a member behind, which others would wait for until its session ends; its id is made here."""
+    harness = Harness()
+    harness.member.subscribe(Subscription(("t",)))
+    if what == "lost":
+        assert harness.beat() is not None
+        harness.sent.pop().done(None, ConnectionClosed("reset"), harness.now)
+        harness.coordinator.known = True
+    elif what != "nothing":
+        harness.join("t", assigned={T: [0]}, epoch=4)
+        harness.later()
+        harness.refused(ErrorCode.UNKNOWN_MEMBER_ID if what == "unknown" else ErrorCode.FENCED_MEMBER_EPOCH)
+    farewells = [outgoing.build(1).member_epoch for outgoing in harness.member.leave("the test")]
+    assert farewells == ([-1] if what in ("lost", "refused for its epoch") else [])

@@ -46,7 +46,7 @@ from fastq.consumer.group.membership import (
     group_error,
     ordered,
 )
-from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
+from fastq.errors import ErrorCode, FastqError, UnknownMemberId, UnsupportedVersion
 from fastq.metadata import ClusterMetadata, GroupMetadata, TopicPartition
 from fastq.protocol.message import Message
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -63,7 +63,6 @@ SOON_MIN_S, SOON_MAX_S, SOON_FOR_S = 0.1, 1.0, 15.0
 # How long a request may lie with the coordinator whose sender has given up: one that is busy reads what a closed connection has left.
 LATE_S = 15.0
 JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
-
 
 Parts = frozenset[tuple[bytes, int]]  # topic id and partition
 
@@ -127,6 +126,9 @@ class ConsumerProtocolMembership:
         self._says_all_until: float | None = None  # and in the first heartbeat from then on
         self._refused_epoch = JOIN_EPOCH  # by the last answer
         self._in_flight = 0  # the number of the heartbeat on its way, or 0
+        self._may_be_in = (
+            False  # the coordinator may have it: it has asked to join, and was not told that it is unknown
+        )
         self._numbers = 0
         self._due = 0.0
         self._attempts = 0
@@ -225,7 +227,7 @@ class ConsumerProtocolMembership:
         """The application did not poll in time, and the farewell is said or on its way."""
         if self.state in MEMBER:
             self._drop_change()
-            self._forget()
+            self._forget(gone=True)
             self._go(State.LEFT)
 
     def rejoin(self, reason: str) -> None:
@@ -255,7 +257,9 @@ class ConsumerProtocolMembership:
             self._errors.clear()
         self._change, self._changing = None, frozenset()
         self._owned = frozenset()
-        if self.state in MEMBER or (self.state is State.JOINING and self._in_flight):
+        if (
+            self._may_be_in
+        ):  # an answer to a join that is lost leaves a member behind, whose id is known here all the same
             self._in_flight = 0
             self._go(State.LEAVING)
             self._due = 0.0
@@ -363,7 +367,8 @@ class ConsumerProtocolMembership:
         out = [Outgoing(self.coordinator.node_id, HEARTBEAT_API, build, None, done)]
         if self.state is State.ACKNOWLEDGING:
             self._go(State.STABLE if self._target is None or self._target == owned else State.RECONCILING)
-        self._numbers, self._in_flight, self._due = number, number, due
+        self._numbers = self._in_flight = number
+        self._due, self._may_be_in = due, not leaving
         if until is not None and now >= until:
             self._says_all_until = None
         return out
@@ -542,7 +547,7 @@ class ConsumerProtocolMembership:
         logger.info("group %s: member %s is fenced and joins again: %s", self.group_id, self.member_id, error)
         due = self._due
         self._lose_all()
-        self._forget()
+        self._forget(gone=isinstance(error, UnknownMemberId))
         self._go(State.FENCED)
         if self._change is None:
             self._go(State.JOINING)
@@ -551,7 +556,7 @@ class ConsumerProtocolMembership:
     def _give_up(self, error: FastqError) -> None:
         self._errors.append(error)
         self._lose_all()
-        self._forget()
+        self._forget(gone=True)
         self._go(State.FATAL)
 
     def _lose_all(self) -> None:
@@ -566,13 +571,14 @@ class ConsumerProtocolMembership:
             self._owned |= self._changing
         self._change, self._changing = None, frozenset()
 
-    def _forget(self) -> None:
+    def _forget(self, gone: bool = False) -> None:
         if self.epoch > 0:
             self.lost = self.who
         self.epoch = self._refused_epoch = JOIN_EPOCH
         self._said = NOTHING_SAID
         self._target = None
         self._in_flight = 0
+        self._may_be_in = self._may_be_in and not gone
 
     def _left(self, now: float) -> None:
         self._forget()
