@@ -33,6 +33,7 @@ from fastq.errors import (
     ErrorCode,
     FastqError,
     KafkaError,
+    ProtocolError,
     UnknownServerError,
     UnknownTopicOrPartition,
     error_for_code,
@@ -157,16 +158,15 @@ def ask_nodes(calls: list[Call]) -> Operation[list[Any]]:
 def find_coordinators(kind: CoordinatorKind, ids: list[str]) -> Operation[dict[str, Node | FastqError]]:
     """The coordinator of each id, or why there is none at the moment: one request, or one an id before version 4 (KIP-699)."""
     first: m.FindCoordinatorResponse = yield Call(ANY, *_find_coordinator(kind, ids))
-    found = {id_: _coordinator(kind, id_, answer) for id_, answer in coordinator_answers(first, ids).items()}
+    found = _coordinators(kind, first, ids)
     if not first.coordinators and ids:
         answers = yield [Call(ANY, *_find_coordinator(kind, [id_])) for id_ in ids[1:]]
         for id_, answer in zip(ids[1:], answers, strict=True):
             if isinstance(answer, FastqError):
                 found[id_] = answer
             else:  # of a newer broker than the first one perhaps
-                found.update({i: _coordinator(kind, i, of) for i, of in coordinator_answers(answer, [id_]).items()})
-    missing = UnknownServerError("the broker's answer leaves out a coordinator")
-    return {id_: found.get(id_, missing) for id_ in ids}
+                found.update(_coordinators(kind, answer, [id_]))
+    return found
 
 
 def _find_coordinator(kind: CoordinatorKind, ids: list[str]) -> tuple[VersionedRequest, tuple[int, int]]:
@@ -175,13 +175,20 @@ def _find_coordinator(kind: CoordinatorKind, ids: list[str]) -> tuple[VersionedR
     return VersionedRequest(ApiKey.FIND_COORDINATOR, coordinator_request(key_type, ids)), (min(key_type, 1), 32767)
 
 
-def _coordinator(
-    kind: CoordinatorKind, id_: str, answer: m.FindCoordinatorResponse | m.FindCoordinatorResponse.Coordinator
-) -> Node | FastqError:
-    if answer.error_code:
-        name = "group" if kind == "group" else "transactional_id"
-        return error_for_code(answer.error_code, answer.error_message or None, **{name: id_})
-    return Node(answer.node_id, answer.host, answer.port)
+def _coordinators(
+    kind: CoordinatorKind, response: m.FindCoordinatorResponse, ids: list[str]
+) -> dict[str, Node | FastqError]:
+    """What one answer says of them."""
+    found: dict[str, Node | FastqError] = {}
+    for id_, answer in coordinator_answers(COORDINATOR_KEY_TYPES[kind], response, ids).items():
+        if isinstance(answer, ProtocolError):
+            found[id_] = answer
+        elif answer.error_code:
+            name = "group" if kind == "group" else "transactional_id"
+            found[id_] = error_for_code(answer.error_code, answer.error_message or None, **{name: id_})
+        else:
+            found[id_] = Node(answer.node_id, answer.host, answer.port)
+    return found
 
 
 def find_coordinator(kind: CoordinatorKind, id_: str) -> Operation[Node]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastq.errors import ErrorCode
+from fastq.errors import ProtocolError
 from fastq.metadata import TopicPartition
 from fastq.net.coordinators import GROUP as GROUP
 from fastq.net.coordinators import TRANSACTION as TRANSACTION
-from fastq.net.coordinators import coordinator_answers, coordinator_request
+from fastq.net.coordinators import Answer, coordinator_answers, coordinator_request
 from fastq.net.requests import VersionedRequest
 from fastq.protocol.api import ApiKey
 from fastq.protocol.messages import (
@@ -47,12 +47,9 @@ def find_coordinator(key_type: int, key: str) -> VersionedRequest:
     return VersionedRequest(ApiKey.FIND_COORDINATOR, coordinator_request(key_type, [key]))
 
 
-def coordinator_of(response: FindCoordinatorResponse, key: str) -> tuple[int, str | None, int]:
-    """(error code, what the broker said, node id) of the one coordinator that was asked for."""
-    entry = coordinator_answers(response, [key]).get(key)
-    if entry is None:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE, "the answer leaves the one that was asked for out", -1
-    return entry.error_code, entry.error_message, entry.node_id
+def coordinator_of(key_type: int, response: FindCoordinatorResponse, key: str) -> Answer | ProtocolError:
+    """What the answer says of the one coordinator that was asked for."""
+    return coordinator_answers(key_type, response, [key])[key]
 
 
 def init_producer_id(transactional_id: str, timeout_ms: int, producer_id: int, epoch: int) -> VersionedRequest:

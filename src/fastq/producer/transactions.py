@@ -29,6 +29,7 @@ from fastq.errors import (
     FastqError,
     FatalTransactionError,
     KafkaError,
+    ProtocolError,
     TransactionAborted,
     TransactionError,
     TransactionFenced,
@@ -507,14 +508,16 @@ class Transactions:
         coordinator.busy = True  # once it is on its way: there may be no memory for it
 
     def _found(self, coordinator: Coordinator, response: Any) -> None:
-        code, message, node_id = requests.coordinator_of(response, coordinator.key)
-        context = {"message": message, "key": coordinator.key}
-        failures = coordinator.failures
-        if self._judge(coordinator, ApiKey.FIND_COORDINATOR, [(code, context)]):
+        answer = requests.coordinator_of(coordinator.key_type, response, coordinator.key)
+        if isinstance(answer, ProtocolError):
+            self._fail(Action.FATAL, answer)
+            return
+        context, failures = {"message": answer.error_message, "key": coordinator.key}, coordinator.failures
+        if self._judge(coordinator, ApiKey.FIND_COORDINATOR, [(answer.error_code, context)]):
             # A coordinator that keeps saying that it is none is asked less and less often.
-            coordinator.node_id, coordinator.failures = node_id, failures
+            coordinator.node_id, coordinator.failures = answer.node_id, failures
             coordinator.found_after = self.core.metadata_updater.requests
-            logger.debug("the coordinator of %s is node %d", coordinator.key, node_id)
+            logger.debug("the coordinator of %s is node %d", coordinator.key, answer.node_id)
 
     def _send(
         self,

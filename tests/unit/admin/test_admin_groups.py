@@ -21,6 +21,7 @@ from fastq.errors import (
     GroupAuthorizationFailed,
     GroupIdNotFound,
     NonEmptyGroup,
+    ProtocolError,
     UnknownMemberId,
     UnknownServerError,
     UnknownTopicOrPartition,
@@ -190,6 +191,19 @@ def test_where_a_coordinator_has_left_the_cluster_its_successor_is_asked(
     left.asked = 0
     admin._client.call(Coordinator("group", "g"), m.DeleteGroupsRequest(groups_names=["g"]))
     assert (left.asked, here.asked) == (1, 2)
+
+
+@pytest.mark.parametrize("version", [6, 2])
+def test_an_answer_that_leaves_the_group_out_is_malformed(broker: FakeBroker, admin: Admin, version: int) -> None:
+    """As a consumer and a producer take it, too."""
+    limit(broker, ApiKey.FIND_COORDINATOR, version)
+    broker.handlers[ApiKey.FIND_COORDINATOR] = lambda request, version: m.FindCoordinatorResponse()
+    errors = admin.delete_groups(["g", "h"]).errors
+    for group in ("g", "h"):
+        assert isinstance(errors[group], ProtocolError)
+        assert f"FindCoordinator response leaves the group out [api FindCoordinator, group {group}]" in str(
+            errors[group]
+        )
 
 
 def test_a_coordinator_that_does_not_answer(broker: FakeBroker, admin: Admin) -> None:

@@ -10,6 +10,7 @@ from fastq.errors import (
     ErrorCode,
     FatalTransactionError,
     InvalidTxnState,
+    ProtocolError,
     TransactionAborted,
     TransactionError,
     TransactionFenced,
@@ -19,6 +20,7 @@ from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.producer.transaction_states import ACTIONS, MOVES, STALE_ANSWERS_MAX, Action, State, action_for
 from fastq.producer.transactions import Transactions
 from fastq.protocol.api import ApiKey
+from fastq.protocol.messages import FindCoordinatorResponse
 
 # -- fencing and other ends
 
@@ -91,6 +93,17 @@ def test_errors_for_good_end_the_producer(api, code):
     for call in (bench.transactions.begin, bench.transactions.begin_commit, bench.transactions.begin_abort):
         with pytest.raises(FatalTransactionError):
             call()
+
+
+def test_an_answer_that_leaves_the_transactional_id_out_is_malformed(monkeypatch):
+    """As a consumer and an admin take it, too: one that cannot be read ends the producer."""
+    core = TransactionCore()
+    monkeypatch.setattr(core, "on_find_coordinator", lambda node, request, version: FindCoordinatorResponse())
+    bench = Bench(core)
+    with pytest.raises(FatalTransactionError) as caught:
+        bench.begin()
+    assert isinstance(caught.value.cause, ProtocolError)
+    assert "FindCoordinator response leaves the transactional id out" in str(caught.value.cause)
 
 
 @pytest.mark.parametrize("version", [1, 2])

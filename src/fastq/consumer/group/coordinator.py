@@ -140,14 +140,10 @@ class Coordinator:
             if error is not None and not error.retriable:
                 self.error = error
             return
-        answer = coordinator_answers(response, [self.group_id]).get(self.group_id)
-        if answer is None:
+        answer = coordinator_answers(GROUP, response, [self.group_id])[self.group_id]
+        if isinstance(answer, ProtocolError):
             self.lost(now, "FindCoordinator was answered without the group")
-            self.error = ProtocolError(
-                "a FindCoordinator response leaves the group out",
-                api="FindCoordinator",
-                group=self.group_id,
-            )
+            self.error = answer
             return
         if answer.error_code == 0:
             self.came_through(FOUND, now)
