@@ -126,9 +126,7 @@ class ConsumerProtocolMembership:
         self._says_all_until: float | None = None  # and in the first heartbeat from then on
         self._refused_epoch = JOIN_EPOCH  # by the last answer
         self._in_flight = 0  # the number of the heartbeat on its way, or 0
-        self._may_be_in = (
-            False  # the coordinator may have it: it has asked to join, and was not told that it is unknown
-        )
+        self._may_be_in = False  # it has asked to join, and has not heard since that the coordinator does not have it
         self._numbers = 0
         self._due = 0.0
         self._attempts = 0
@@ -257,9 +255,7 @@ class ConsumerProtocolMembership:
             self._errors.clear()
         self._change, self._changing = None, frozenset()
         self._owned = frozenset()
-        if (
-            self._may_be_in
-        ):  # an answer to a join that is lost leaves a member behind, whose id is known here all the same
+        if self._may_be_in:  # though the answer to its join may be lost: its id is known all the same
             self._in_flight = 0
             self._go(State.LEAVING)
             self._due = 0.0
