@@ -388,6 +388,7 @@ static heart *heart_open(int64_t *progress) {
     h->fd = -1;
     h->owner = getpid();
     h->progress = progress;
+    h->alive_ns = heart_now();
     pthread_mutex_init(&h->mutex, NULL);
     sigset_t all, old;
     sigfillset(&all);
@@ -430,7 +431,8 @@ static int heart_address(heart *h, const char *ip, int port) {
     return 0;
 }
 
-/* Send this from now on, first after the interval and a half; -1 without memory. Forgets an older beat, and its answers. */
+/* Send this from now on, first after the interval and a half; -1 without memory. Forgets an older beat, and its answers.
+   How long the application was away is counted on, and begins anew once it was found overdue. */
 static int heart_arm(heart *h, const heart_beat *beat) {
     uint8_t *frame = (uint8_t *)malloc(beat->frame_size);
     uint8_t *leave = beat->leave == NULL ? NULL : (uint8_t *)malloc(beat->leave_size);
@@ -444,17 +446,14 @@ static int heart_arm(heart *h, const heart_beat *beat) {
     pthread_mutex_lock(&h->mutex);
     free(h->frame);
     free(h->leave);
-    int was_armed = h->armed;
     h->beat = *beat;
     h->frame = frame;
     h->leave = leave;
     h->previous_size = 0;
     h->armed = 1;
     h->next_ns = heart_now() + beat->interval_ns + beat->interval_ns / 2;
-    if (!was_armed) {
-        h->alive_ns = heart_now();
-        h->overdue_ns = 0;
-    }
+    if (h->overdue_ns != 0) h->alive_ns = heart_now();   /* else it was away for as long as before */
+    h->overdue_ns = 0;
     pthread_mutex_unlock(&h->mutex);
     heart_wake(h);
     return 0;

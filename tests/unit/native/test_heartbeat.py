@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import struct
@@ -252,6 +253,25 @@ def test_follows_the_member_epoch_of_the_answers(start: Any, thread: HeartbeatTh
     assert [seen[at : at + 4][-1] for _, seen in coordinator.requests[:4]] == [4, 4, 5, 5]
     answers = [decode_response(memoryview(raw), 68, 1)[1] for _, _, raw in thread.take()]
     assert [found.member_epoch for found in answers] == [4, 5]
+
+
+def test_how_long_the_application_was_away_is_counted_on_under_other_settings(start: Any) -> None:
+    """A member has others with each epoch: one in a group that rebalances was never overdue."""
+    coordinator = start(ok())
+    thread = HeartbeatThread(Progress())
+    try:
+        thread.connect_to("127.0.0.1", coordinator.port)
+        tokens = itertools.count(1)
+
+        def is_overdue() -> bool:
+            thread.disarm()
+            if thread.overdue_s == 0:
+                thread.arm(next(tokens), BEAT_3, **QUIET, poll_limit_ms=400)
+            return bool(thread.overdue_s >= 0.4)
+
+        until(is_overdue)
+    finally:
+        thread.close()
 
 
 def test_leaves_when_the_application_is_overdue(start: Any) -> None:
