@@ -354,6 +354,8 @@ class ConsumerBase(Interruptible):
                 )
             if callbacks:
                 raise ConfigError("rebalance listeners are told of nothing without a group_id")
+        if group is not None and pattern is not None:
+            names = group.matched_so_far(pattern)
         self._watch.read(names, pattern)
         if group is not None:
             group.subscribe(names, pattern, callbacks)

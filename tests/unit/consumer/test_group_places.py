@@ -295,3 +295,27 @@ def test_offsets_of_a_topic_that_one_may_not_see_are_refused_at_once() -> None:
     assert query.finished
     with pytest.raises(TopicAuthorizationFailed, match="topic t"):
         query.answers([TP])
+
+
+@pytest.mark.parametrize("face", [Consumer, AsyncConsumer])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_who_subscribes_to_a_pattern_keeps_what_it_reads_of_it(face: type[Any], protocol: str) -> None:
+    """Until all topics are known: what it gave up by then it was given anew, once they were."""
+    strategy = ("cooperative-sticky",)
+    consumer = face("t", "u", group_id="g", bootstrap_servers="127.0.0.1:1", partition_assignment_strategy=strategy)
+    part = MetadataResponse.MetadataResponsePartition(partition_index=0, leader_id=1, leader_epoch=0)
+    topic = MetadataResponse.MetadataResponseTopic
+    consumer._core.metadata.update(MetadataResponse(topics=[topic(name=name, partitions=[part]) for name in "tu"]))
+    assert not consumer._core.metadata.has_all_topics
+    session = consumer._group
+    session._protocol = protocol
+    session.membership = member = session._begin_member()
+    if protocol == "classic":
+        member.state, member.generation = State.STABLE, 1
+        member.owned = frozenset({TopicPartition("t", 0), TopicPartition("u", 0)})
+    consumer.subscribe(re.compile("[tv]"))
+    assert member._subscription == Subscription(("t",), "[tv]")
+    assert consumer._watch.names == ("t",)
+    if protocol == "classic":
+        assert member.changes() == Change(ChangeKind.REVOKE, (TopicPartition("u", 0),))
+    session.membership, consumer._closed = None, True

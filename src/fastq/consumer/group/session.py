@@ -196,11 +196,18 @@ class GroupSession:
         metadata = self.core.metadata
         if self.pattern is None or not metadata.nodes or not metadata.has_all_topics:
             return None
+        return self._known_to_match(self.pattern)
+
+    def matched_so_far(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
+        """What a member that is to follow a pattern reads until all topics are known: else it would give up what it keeps then."""
+        return () if self.membership is None else tuple(self._known_to_match(pattern))
+
+    def _known_to_match(self, pattern: re.Pattern[str]) -> list[str]:
         skip_internal = self.config.exclude_internal_topics
         return sorted(
             name
-            for name, topic in metadata.topics.items()
-            if self.pattern.match(name) and topic.partitions and not (skip_internal and topic.is_internal)
+            for name, topic in self.core.metadata.topics.items()
+            if pattern.match(name) and topic.partitions and not (skip_internal and topic.is_internal)
         )
 
     def follow_pattern(self) -> list[str] | None:
