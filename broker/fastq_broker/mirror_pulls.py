@@ -287,8 +287,8 @@ class Pull:
             if route in routes or len(routes) < NODES_MAX:
                 wanted = Wanted(pulled.topic_id, pulled.position, pulled.epoch)
                 routes.setdefault(route, {})[tp] = wanted
-        size = max(RESPONSE_BYTES // len(routes), NODE_BYTES_MIN)
-        operation = fetch(routes, 0, partition_bytes=size, response_bytes=size, versions=(IDS_FROM, 32767))
+        size = max(RESPONSE_BYTES // len(routes), NODE_BYTES_MIN)  # a partition may fill it
+        operation = fetch(routes, 0, response_bytes=size, versions=(IDS_FROM, 32767))
         return client.start(operation, self._call_s())
 
     def _call_s(self) -> float:

@@ -96,8 +96,8 @@ def pulling(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         asked.append(len(wanted))
         return pull(puller, wanted, bytes_max)
 
-    def of_one(reader: SourceReader, wanted: Any, wait_ms: int, partition_bytes: int = 1, **more: Any) -> Any:
-        return fetch(reader, wanted, wait_ms, partition_bytes, **more)
+    def of_one(reader: SourceReader, wanted: Any, *more: Any) -> Any:
+        return fetch(reader, {tp: one._replace(bytes_max=1) for tp, one in wanted.items()}, *more)
 
     monkeypatch.setattr(SourceReader, "fetch", of_one)
     monkeypatch.setattr(TargetPuller, "pull", counted)

@@ -157,6 +157,23 @@ def test_the_target_has_what_the_source_has_and_the_mirror_carries_little_of_it(
     assert all(isinstance(found, Pulled) and found.error is found.source_error is None for found in seen.outcomes)
 
 
+@pytest.mark.parametrize("batch_bytes", [16_000, 1_000_000])
+def test_of_what_the_target_fetches_by_itself_the_mirror_reads_a_sample_first(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, batch_bytes: int, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, _ = brokers
+    name, partitions = new_topic_name(), 8
+    made(source, name, partitions, 160, batch_bytes_max=batch_bytes)
+    monkeypatch.setattr(pulls, "MUCH_BYTES", 8 << 20)
+    config = mirrored(brokers, name)
+    with running(config) as mirror:
+        wait_for_same(config, name, partitions)
+        through = mirror.totals.bytes - seen.bytes
+    sample = max(64 << 10, batch_bytes + 100_000)
+    rest = (64 << 10) + batch_bytes
+    assert through < partitions * (sample + rest), "a sample of each, and what is left in the end"
+
+
 def test_transactions_and_what_they_have_aborted_are_the_same(
     brokers: tuple[Broker, Broker], new_topic_name: Any, seen: Seen
 ) -> None:

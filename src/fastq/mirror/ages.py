@@ -61,13 +61,13 @@ class Ages:
 
     def _asked(self, behind: Mapping[TopicPartition, Behind]) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
-        left = {tp: Wanted(bytes.fromhex(at.topic_id), at.offset) for tp, at in behind.items()}
+        left = {tp: Wanted(bytes.fromhex(at.topic_id), at.offset, bytes_max=BATCH_BYTES) for tp, at in behind.items()}
         end = time.monotonic() + WAIT_S
         while left and (wait_s := end - time.monotonic()) > 0:
             if self._reader is None:
                 self._reader = SourceReader(self._side)
             try:
-                answers = self._reader.fetch(left, 0, BATCH_BYTES, wait_s)
+                answers = self._reader.fetch(left, 0, wait_s)
             except FastqError as error:
                 logger.info("the oldest records in %s cannot be read: %s", self._side.alias, error)
                 break

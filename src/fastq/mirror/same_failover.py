@@ -369,7 +369,10 @@ def _differences(
     # Nothing is compared where the target has deleted all that it would have to agree with.
     same = {tp: end for tp, end in same.items() if end > begins[tp]}
     sides = [
-        _last_batches(side, {tp: Wanted(topics[tp.topic].topic_id, end - 1) for tp, end in same.items()})
+        _last_batches(
+            side,
+            {tp: Wanted(topics[tp.topic].topic_id, end - 1, bytes_max=BATCH_BYTES) for tp, end in same.items()},
+        )
         for side, topics in ((config.source, here), (config.target, there))
     ]
     for tp, end in same.items():
@@ -400,7 +403,7 @@ def _last_batches(
     with closing(SourceReader(side)) as reader:
         while left:
             asked = dict(islice(left.items(), PARTITIONS_AT_ONCE))
-            answers = reader.fetch(asked, 0, BATCH_BYTES)
+            answers = reader.fetch(asked, 0)
             told = {tp: answer for tp, answer in answers.items() if isinstance(answer, Fetched)}
             some = {tp: answer for tp, answer in told.items() if answer.amount or len(answer.records)}
             for tp, answer in (some or told).items():  # where no answer has anything, there is nothing

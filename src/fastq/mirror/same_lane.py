@@ -33,6 +33,7 @@ from fastq.mirror.state import consumer_at, epochs_key, offsets_of, read_state
 from fastq.mirror.target_puller import Pull, Pulled, TargetPuller
 from fastq.mirror.target_writer import CUT, Ask, TargetWriter, Told
 from fastq.mirror.topics import Mirrored
+from fastq.net.batches import PARTITION_BYTES
 from fastq.producer import Producer
 from fastq.values import NamedTuple
 
@@ -41,18 +42,21 @@ logger = logging.getLogger("fastq.mirror")
 TURN_S = 0.2
 WAIT_MS = 500
 TRIES_MAX = 20
+FIRST_BYTES = 64 * 1024
+"""Of a partition of which nothing was fetched yet, or whose next epoch is to be written down: the target may fetch the rest by itself."""
 
 Chunks = dict[TopicPartition, "Fetched | FastqError"]
 
 
 class _At(NamedTuple):
     """A partition that is copied: where it is to be found in the target, the source's offset to fetch next, and where the target's log
-    ends and begins, as far as that is known here."""
+    ends and begins, as far as that is known here; `bytes_max`: how much is fetched next."""
 
     mirrored: Mirrored
     offset: int
     end: int
     log_start: int
+    bytes_max: int = FIRST_BYTES
 
 
 def _end_waits(source: SourceReader, puller: TargetPuller, consumer: Consumer) -> None:
@@ -134,7 +138,8 @@ class SameLane(Lane):
             for tp, chunk in chunks.items():
                 if chunk.next_offset > chunk.asked:
                     # It goes to the end: a fetch that is full is for the others next.
-                    self._at[tp] = self._at.pop(tp)._replace(offset=chunk.next_offset, end=chunk.next_offset)
+                    at, end = self._at.pop(tp), chunk.next_offset
+                    self._at[tp] = at._replace(offset=end, end=end, bytes_max=PARTITION_BYTES)
                     self._hold(tp, chunk.asked, chunk.next_offset, chunk.records.nbytes, chunk.high_watermark)
             fetching = self._begin_fetch(source, beside)
             self._append(producer, target, before, chunks, news)
@@ -310,7 +315,7 @@ class SameLane(Lane):
         fetched = {tp: at for tp, at in self._at.items() if tp not in self._pulls.held}
         self._asked = {tp: at.mirrored for tp, at in fetched.items()}
         return {
-            tp: Wanted(bytes.fromhex(at.mirrored.topic_id), at.offset, self._epoch(tp, at.offset))
+            tp: Wanted(bytes.fromhex(at.mirrored.topic_id), at.offset, self._epoch(tp, at.offset), at.bytes_max)
             for tp, at in fetched.items()
         }
 
@@ -475,7 +480,8 @@ class SameLane(Lane):
             self._anew(tp, str(found.error))
             return False
         at = self._at[tp]
-        self._at[tp] = at._replace(offset=found.next_offset, end=found.next_offset, log_start=found.log_start)
+        end, size = found.next_offset, at.bytes_max if found.later_epoch < 0 else FIRST_BYTES
+        self._at[tp] = at._replace(offset=end, end=end, log_start=found.log_start, bytes_max=size)
         if found.bytes:
             self._tries.pop(tp, None)
             self.counts.add_chunk(found.records, found.bytes, found.newest_ms)

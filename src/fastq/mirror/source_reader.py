@@ -15,9 +15,9 @@ from fastq.admin.config import AdminConfig
 from fastq.errors import FastqError, LeaderNotAvailable, error_for_code
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import Side
-from fastq.net.batches import PARTITION_BYTES, fetch
 from fastq.net.batches import Fetched as Fetched
 from fastq.net.batches import Wanted as Wanted
+from fastq.net.batches import fetch
 from fastq.net.client import BlockingClient
 from fastq.net.operations import Call, Leader, Operation, Route, ask_nodes
 from fastq.protocol import messages as m
@@ -84,11 +84,10 @@ class SourceReader:
         self,
         wanted: Mapping[TopicPartition, Wanted],
         wait_ms: int,
-        partition_bytes: int = PARTITION_BYTES,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, Fetched | FastqError]:
-        """What there is of each partition, after `wait_ms` at most where there is nothing at all: about so many bytes, and one batch at
-        least. The first ones come first where there is more than fits. Raises why nothing came within `timeout_s` (None: CALL_S)."""
+        """What there is of each partition, after `wait_ms` at most where there is nothing at all: one batch at least. The first ones come
+        first where there is more than fits. Raises why nothing came within `timeout_s` (None: CALL_S)."""
         leaders = leaders_of(self.client, wanted)
         by_node: dict[int, dict[TopicPartition, Wanted]] = {}
         found: dict[TopicPartition, Fetched | FastqError] = {}
@@ -102,14 +101,14 @@ class SourceReader:
             routes: dict[Route, dict[TopicPartition, Wanted]] = {
                 Leader(*next(iter(of_node))): of_node for of_node in by_node.values()
             }
-            found |= self.client.run(fetch(routes, wait_ms, partition_bytes=partition_bytes), timeout_s)
+            found |= self.client.run(fetch(routes, wait_ms), timeout_s)
         if any(isinstance(answer, FastqError) for answer in found.values()):
             ask_for_leaders(self.client, "a fetch of the mirror was refused")
         return found
 
     def batch_at(self, tp: TopicPartition, topic_id: bytes, offset: int) -> Batch | None:
         """The batch that has this offset, None where none has: compaction has left others. Raises why it cannot be read."""
-        answer = self.fetch({tp: Wanted(topic_id, offset)}, 0, 1)[tp]
+        answer = self.fetch({tp: Wanted(topic_id, offset, bytes_max=1)}, 0)[tp]
         if isinstance(answer, FastqError):
             raise answer
         for _, header in iter_headers(answer.records):

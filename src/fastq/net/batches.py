@@ -26,12 +26,13 @@ RESPONSE_BYTES, PARTITION_BYTES = 4 * 1024 * 1024, 4 * 1024 * 1024
 
 
 class Wanted(NamedTuple):
-    """Of a partition that is fetched: the id that its topic has there, the offset to go on at, and the epoch of the batch before; -1: not
-    known."""
+    """Of a partition that is fetched: the id that its topic has there, the offset to go on at, the epoch of the batch before (-1: not
+    known), and about how many bytes are wanted."""
 
     topic_id: bytes
     offset: int
     epoch: int = -1
+    bytes_max: int = PARTITION_BYTES
 
 
 class Fetched(NamedTuple):
@@ -55,7 +56,6 @@ def fetch(
     wanted_of: Mapping[Route, Mapping[TopicPartition, Wanted]],
     wait_ms: int,
     *,
-    partition_bytes: int = PARTITION_BYTES,
     response_bytes: int = RESPONSE_BYTES,
     versions: tuple[int, int] = FETCH_VERSIONS,
 ) -> Operation[dict[TopicPartition, Fetched | FastqError]]:
@@ -65,7 +65,7 @@ def fetch(
     calls = [
         Call(
             route,
-            VersionedRequest(ApiKey.FETCH, _request(wanted, wait_ms, partition_bytes, response_bytes)),
+            VersionedRequest(ApiKey.FETCH, _request(wanted, wait_ms, response_bytes)),
             versions,
         )
         for route, wanted in wanted_of.items()
@@ -94,7 +94,7 @@ def fetch(
 
 
 def _request(
-    wanted: Mapping[TopicPartition, Wanted], wait_ms: int, partition_bytes: int, response_bytes: int
+    wanted: Mapping[TopicPartition, Wanted], wait_ms: int, response_bytes: int
 ) -> Callable[[int], m.FetchRequest]:
     def build(version: int) -> m.FetchRequest:
         topics: dict[str, m.FetchRequest.FetchTopic] = {}
@@ -111,7 +111,7 @@ def _request(
                     partition=tp.partition,
                     fetch_offset=asked.offset,
                     last_fetched_epoch=asked.epoch if version >= EPOCHS_FROM else -1,
-                    partition_max_bytes=partition_bytes,
+                    partition_max_bytes=asked.bytes_max,
                 )
             )
         return m.FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=response_bytes, topics=list(topics.values()))

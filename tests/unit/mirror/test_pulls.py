@@ -28,11 +28,12 @@ from fastq.mirror.config import MirrorConfig, parse_config
 from fastq.mirror.lane import Work
 from fastq.mirror.pulls import AGAIN_S, LATER_S, MORE_BYTES, MUCH_BYTES, SOON_S, WARN_S, Pulls, Said
 from fastq.mirror.same import Epochs
-from fastq.mirror.same_lane import SameLane, _At
+from fastq.mirror.same_lane import FIRST_BYTES, SameLane, _At
 from fastq.mirror.source_reader import Fetched
 from fastq.mirror.target_puller import Outcomes, Pull, Pulled
 from fastq.mirror.target_writer import Ask, Told
 from fastq.mirror.topics import Mirrored
+from fastq.net.batches import PARTITION_BYTES
 
 TP = TopicPartition("t", 0)
 THERE = TopicPartition("A.t", 0)
@@ -147,9 +148,10 @@ def test_with_much_left_it_is_pulled_again_and_else_copied() -> None:
     assert list(one.pulls.held) == [TP], "less than what it takes to begin"
     one.lane._begin_pull()
     assert [asked[THERE].offset for asked in one.waiting.asked] == [100, 500]
+    one.lane._pulled = {TP: one.lane._pulled[TP]._replace(bytes_max=PARTITION_BYTES)}
     one.take_up(WELL._replace(next_offset=900, source_end=900 + MUCH_BYTES, later_epoch=4))
     assert (one.pulls.held, list(one.lane._wanted())) == ({}, [TP]), "the lane writes the epoch down first"
-    assert one.lane._at[TP].end == 900
+    assert (one.lane._at[TP].end, one.lane._at[TP].bytes_max) == (900, FIRST_BYTES), "and reads little for that"
     one.hold()
     one.take_up(WELL._replace(source_end=500 + MORE_BYTES // 10))
     assert (one.pulls.held, list(one.lane._wanted())) == ({}, [TP])
