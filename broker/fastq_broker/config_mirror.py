@@ -30,13 +30,25 @@ DOC = (
 )
 DEFAULTS = {"client_id": "fastq-mirror-pull", "retries": 3}
 """Where nothing else is set: a source that cannot be reached is soon given up, as its mirror can copy too."""
+NEARLY = 0.75
 _ALIAS = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+def is_meant(name: str) -> bool:
+    """Whether a setting that is none of the table begins with the prefix, or with what is nearly it."""
+    if name.startswith(PREFIX):
+        return True
+    if not name.startswith("mi"):
+        return False
+    import difflib
+
+    return difflib.SequenceMatcher(None, name[: len(PREFIX)], PREFIX).ratio() >= NEARLY
+
+
 def check_name(name: str) -> None:
-    """Raises ConfigError for a setting with the prefix and no alias or key behind it."""
+    """Raises ConfigError for a setting without the prefix, or with it and no alias or key behind it."""
     alias, dot, key = name.removeprefix(PREFIX).partition(".")
-    if not dot or not key or not _ALIAS.fullmatch(alias):
+    if not name.startswith(PREFIX) or not dot or not key or not _ALIAS.fullmatch(alias):
         raise ConfigError(
             f"unknown broker setting {shown(name)}: it takes {PREFIX}ALIAS.KEY, the alias of a mirror's source (A-Z a-z 0-9 _ -) and a "
             f"setting of clients, as in {PREFIX}east.bootstrap.servers"

@@ -49,6 +49,14 @@ def test_a_file_has_them_too(tmp_path: Path) -> None:
     [
         ("mirror.pull.east", "east:9092", r"mirror\.pull\.ALIAS\.KEY"),
         ("mirror.pull.", "east:9092", r"mirror\.pull\.ALIAS\.KEY"),
+        ("mirror.pull", "east:9092", r"mirror\.pull\.ALIAS\.KEY"),
+        (
+            "mirror.pul.east.bootstrap.servers",
+            "east:9092",
+            r"mirror\.pul\.east\.\S+: it takes mirror\.pull\.ALIAS\.KEY",
+        ),
+        ("miror.pull.east.sasl.username", "me", r"mirror\.pull\.ALIAS\.KEY"),
+        ("mirrorpull.east.bootstrap.servers", "east:9092", r"mirror\.pull\.ALIAS\.KEY"),
         ("mirror.pull..bootstrap.servers", "east:9092", r"mirror\.pull\.ALIAS\.KEY"),
         ("mirror.pull.ea st.bootstrap.servers", "east:9092", r"mirror\.pull\.ALIAS\.KEY"),
         ("mirror.pull.west.client.id", "me", r"mirror\.pull\.west has no mirror\.pull\.west\.bootstrap\.servers"),
