@@ -38,7 +38,7 @@ from fastq.protocol.messages import MetadataResponse, MirrorPullRequest, MirrorP
 
 from .config_keys import shown
 from .log.mirrored import append_mirrored, check_end
-from .mirrored_replicas import check_writes, led_replica, refuse, tell_offsets, when_kept
+from .mirrored_replicas import check_writes, led_replica, refuse, tell_offsets, when_kept, words_of
 from .source_client import SourceClient, asked_for
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Pull:
                 with self._context.mirror_sources.borrowed(source.alias) as client:
                     await self._pull(client, source)
             except FastqError as error:
-                self._response.error_code, self._response.error_message = _code_of(error), str(error)
+                self._response.error_code, self._response.error_message = _code_of(error), words_of(error)
         await self._commit()
         for pulled in self._pulled:
             pulled.answer.next_offset = pulled.end
@@ -353,7 +353,7 @@ class Pull:
     def _end(self, tp: TopicPartition, error: FastqError) -> None:
         """Of this partition the source has an error."""
         answer = self._left.pop(tp).answer
-        answer.source_error, answer.error_message = _code_of(error), str(error)
+        answer.source_error, answer.error_message = _code_of(error), words_of(error)
 
     # -- the end
 
@@ -405,7 +405,7 @@ def _is_little(found: Fetched) -> bool:
 
 
 def _refuse(answer: Answer, error: Exception) -> None:
-    answer.error_code, answer.error_message = _code_of(error), str(error)
+    answer.error_code, answer.error_message = _code_of(error), words_of(error)
 
 
 def _code_of(error: Exception) -> int:

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from fastq.errors import ErrorCode, error_for_code
+from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .config_keys import shown
 
 if TYPE_CHECKING:
     import asyncio
-
-    from fastq.errors import KafkaError
 
     from .replicas import Replica, ReplicaTable
     from .replication.shared import Acknowledgement, SharedPartition
@@ -51,6 +49,17 @@ def check_writes(replica: Replica, source: str) -> None:
 def refuse(replica: Replica, code: ErrorCode, message: str) -> NoReturn:
     """Raise the error of a partition."""
     raise error_for_code(code, message, topic=replica.topic, partition=replica.partition)
+
+
+def words_of(error: Exception) -> str:
+    """What an answer says of an error beside its code, topic and partition: whoever reads it puts the words of these before it."""
+    if not isinstance(error, KafkaError):
+        return str(error)
+    rest = {name: value for name, value in error.context.items() if name not in ("topic", "partition")}
+    return (
+        str(type(error)(error.message, **rest)).removeprefix(error.default_message).lstrip(".: ")
+        or error.default_message
+    )
 
 
 def tell_offsets(answer: Told, replica: Replica) -> None:

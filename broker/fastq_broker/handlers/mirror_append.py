@@ -23,7 +23,7 @@ from fastq.protocol.messages import MirrorAppendRequest, MirrorAppendResponse
 from fastq_broker.connection import ProtocolViolation
 from fastq_broker.log import failures
 from fastq_broker.log.mirrored import append_mirrored, check_end, end_mirror
-from fastq_broker.mirrored_replicas import check_writes, led_replica, refuse, tell_offsets, when_kept
+from fastq_broker.mirrored_replicas import check_writes, led_replica, refuse, tell_offsets, when_kept, words_of
 from fastq_broker.router import Deferred
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _cut(replica: Replica, offset: int) -> int:
 
 def _refuse(answer: Answer, replica: Replica, error: Exception, connection: Connection) -> None:
     answer.error_code = int(error.code) if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
-    answer.error_message = str(error)
+    answer.error_message = words_of(error)
     if not isinstance(error, FastqError):
         logger.error("a mirror's append to %s from %s failed", replica.log.name, connection.peer, exc_info=error)
     if replica.log.loaded:
@@ -157,7 +157,7 @@ def _answer_when_kept(
     def kept(answer: Answer, replica: Replica, error: KafkaError | None) -> None:
         try:
             if error is not None:
-                answer.error_code, answer.error_message = int(error.code), str(error)
+                answer.error_code, answer.error_message = int(error.code), words_of(error)
             else:
                 _follow_start(replica, starts[replica.topic_id, replica.partition])
             tell_offsets(answer, replica)

@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 from fastq_broker.config_keys import SHOWN_CHARACTERS_MAX, shown
-from fastq_broker.mirrored_replicas import check_writes, when_kept
+from fastq_broker.mirrored_replicas import check_writes, when_kept, words_of
 
-from fastq.errors import KafkaError, NotLeaderOrFollower, PolicyViolation, RequestTimedOut
+from fastq.errors import (
+    ConnectionRefused,
+    CorruptMessage,
+    KafkaError,
+    NotLeaderOrFollower,
+    PolicyViolation,
+    RequestTimedOut,
+    error_for_code,
+)
 
 
 class Waits:
@@ -137,3 +145,19 @@ def test_a_long_name_of_a_source_is_refused_by_its_beginning() -> None:
     for text in ("", "it's", "x" * (SHOWN_CHARACTERS_MAX - 2), "x" * SHOWN_CHARACTERS_MAX, b"bytes"):
         quoted = repr(text)
         assert shown(text) == (quoted if len(quoted) <= SHOWN_CHARACTERS_MAX else quoted[:SHOWN_CHARACTERS_MAX] + "...")
+
+
+def test_what_an_answer_says_of_an_error_is_not_said_a_second_time() -> None:
+    told: list[tuple[Exception, str]] = [
+        (error_for_code(44, "it is another's", topic="t", partition=1), "it is another's"),
+        (error_for_code(6), NotLeaderOrFollower.default_message),
+        (error_for_code(6, topic="t"), NotLeaderOrFollower.default_message),
+        (CorruptMessage("a batch ends early", topic="t", hint="Copy it anew"), "a batch ends early. Copy it anew"),
+        (ConnectionRefused(), "the broker refused the connection"),
+    ]
+    for error, words in told:
+        assert words_of(error) == words
+    for error, words in told[:3]:
+        assert str(error_for_code(error.code, words)).count(error.name) == 1  # type: ignore[attr-defined]
+    again = error_for_code(44, words_of(told[0][0]), topic="A.t", partition=1)
+    assert str(again) == f"{PolicyViolation.default_message} [topic A.t, partition 1]: it is another's"
