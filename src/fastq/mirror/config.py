@@ -109,7 +109,12 @@ class MirrorOptions(Config):
         6_000, low=1_000, high=INT32_MAX, doc="after this silence of a process the others take its lanes over"
     )
     replication_factor: int = option(
-        -1, low=1, high=32767, also=(-1,), doc="of topics that are made in the target; -1: the target's default"
+        -1,
+        low=1,
+        high=32767,
+        also=(-1,),
+        doc="of topics that are made in the target; -1: the target's default, and of the mirror's own "
+        "topic 3, or one a node where there are fewer",
     )
     copy_configs: bool = option(True, doc="set the configs of source topics in the target, and follow their changes")
     exclude_configs: Sequence[re.Pattern[str]] = option(

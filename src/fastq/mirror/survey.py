@@ -27,6 +27,8 @@ logger = logging.getLogger("fastq.mirror")
 CONFIGS_EVERY = 12
 CONNECT_S = 10.0
 SOON_S = 0.1
+OWN_REPLICAS = 3
+"""Of the mirror's own topic, where there are so many nodes and nothing else is set: as many as MirrorMaker 2 and Connect give theirs."""
 
 
 def admin_of(side: Side) -> Admin:
@@ -71,8 +73,10 @@ class Survey:
         """`identify`, and make the mirror's own topic; the number of its lanes."""
         self.identify()
         config, name = self._config, state_topic(self._config.source.alias)
-        replicas = config.options.replication_factor
         if name not in self.target.list_topics(include_internal=True):
+            replicas = config.options.replication_factor
+            if replicas < 0:
+                replicas = min(OWN_REPLICAS, len(self.target.describe_cluster(timeout=CONNECT_S).nodes))
             try:
                 self.target.create_topic(name, config.options.lanes, replicas, configs=CONFIGS)
             except TopicAlreadyExists:

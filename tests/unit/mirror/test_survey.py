@@ -44,15 +44,18 @@ class Cluster:
         self.sets: list[tuple[str, Mapping[str, str | None]]] = []
         self.creations = 0
         self.late = 0
+        self.nodes = 1
+        self.replicas: dict[str, int] = {}
 
     def list_topics(self, **_: Any) -> list[str]:
         return [name for name in self.topics if name not in self.hidden]
 
     def describe_cluster(self, timeout: float | None = None) -> Any:
-        return SimpleNamespace(cluster_id=str(id(self)))
+        return SimpleNamespace(cluster_id=str(id(self)), nodes=(None,) * self.nodes)
 
     def create_topic(self, name: str, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
         self.topics[name] = dict(configs)
+        self.replicas[name] = replicas
 
     def describe_topic(self, name: str, timeout: float | None = None) -> Any:
         if self.late:
@@ -99,20 +102,20 @@ class Cluster:
                 self.topics[resource.name][name] = value
 
 
-def config() -> MirrorConfig:
+def config(**options: object) -> MirrorConfig:
     return parse_config(
         {
             "source": {"alias": "A", "bootstrap.servers": "a:1"},
             "target": {"alias": "B", "bootstrap.servers": "b:1"},
-            "mirror": {"topics": ["t", "u"]},
+            "mirror": {"topics": ["t", "u"], **options},
         }
     )
 
 
-def surveyed(monkeypatch: pytest.MonkeyPatch, source: Cluster, target: Cluster) -> Survey:
+def surveyed(monkeypatch: pytest.MonkeyPatch, source: Cluster, target: Cluster, **options: object) -> Survey:
     sides = {"A": source, "B": target}
     monkeypatch.setattr(survey_module, "admin_of", lambda side: sides[side.alias])
-    return Survey(config())
+    return Survey(config(**options))
 
 
 def looks(survey: Survey, count: int = 3) -> list[bool]:
@@ -135,6 +138,17 @@ def test_the_mirrors_own_topic_may_come_to_a_node_a_little_later(monkeypatch: py
     monkeypatch.setattr(survey_module, "SOON_S", 0.0)
     assert surveyed(monkeypatch, Cluster({}), target).prepare() == 2
     assert target.late == 0 and STATE.keys() == target.topics.keys()
+
+
+@pytest.mark.parametrize(("nodes", "given", "replicas"), [(1, -1, 1), (2, -1, 2), (3, -1, 3), (5, -1, 3), (5, 2, 2)])
+def test_the_mirrors_own_topic_has_three_replicas_unless_it_is_told_or_cannot(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, given: int, replicas: int
+) -> None:
+    """It had the one of `default.replication.factor`: with its node the mirror's progress was lost."""
+    target = Cluster({})
+    target.nodes = nodes
+    assert surveyed(monkeypatch, Cluster({}), target, replication_factor=given).prepare() == 2
+    assert target.replicas == {"fastq-mirror.A.internal": replicas}
 
 
 def test_a_target_that_never_hears_of_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
