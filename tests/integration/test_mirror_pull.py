@@ -140,8 +140,9 @@ def pulled_some(seen: Seen, count: int = 1) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
 def test_the_target_has_what_the_source_has_and_the_mirror_carries_little_of_it(
-    brokers: tuple[Broker, Broker], new_topic_name: Any, codec: str, seen: Seen
+    brokers: tuple[Broker, Broker], new_topic_name: Any, codec: str, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "fastq.mirror")
     source, _ = brokers
     name = new_topic_name()
     count = made(source, name, 3, 48, compression_type=codec)
@@ -151,10 +152,14 @@ def test_the_target_has_what_the_source_has_and_the_mirror_carries_little_of_it(
         assert seen.bytes > 24 << 20, "the most of it"
         until(lambda: mirror.records == 3 * count, what="what was pulled is counted")
         assert 48 << 20 <= mirror.totals.bytes < 60 << 20
+        assert mirror.totals.pulled_bytes == seen.bytes
         with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
             producer.send(name, b"one more", partition=1).result()
         wait_for_same(config, name, 3)
     assert all(isinstance(found, Pulled) and found.error is found.source_error is None for found in seen.outcomes)
+    assert [m for m in caplog.messages if "fetches from" in m] == [
+        f"{config.target.alias} fetches from {config.source.alias} by itself what has much to come"
+    ]
 
 
 @pytest.mark.parametrize("batch_bytes", [16_000, 1_000_000])

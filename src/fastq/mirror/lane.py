@@ -98,6 +98,7 @@ class Counts:
     def __init__(self) -> None:
         self.records = 0
         self.bytes = 0
+        self.pulled_bytes = 0
         self.transactions = 0
         self.transactions_s = 0.0
         self.chunks = 0
@@ -109,6 +110,7 @@ class Counts:
         """Count what another has done too."""
         self.records += other.records
         self.bytes += other.bytes
+        self.pulled_bytes += other.pulled_bytes
         self.transactions += other.transactions
         self.transactions_s += other.transactions_s
         self.chunks += other.chunks

@@ -34,6 +34,7 @@ OF_PARTITIONS = (
 OF_PROCESS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
     ("records_total", "Records that this process has copied.", lambda c: c.records),
     ("bytes_total", "Bytes of them: of the batches with the same offsets, else uncompressed.", lambda c: c.bytes),
+    ("pulled_bytes_total", "Of these, bytes that the target has fetched from the source by itself.", lambda c: c.pulled_bytes),
     ("transactions_total", "Transactions it has committed; with the same offsets, appends.", lambda c: c.transactions),
     ("transaction_seconds_total", "Time that these took.", lambda c: c.transactions_s),
     ("chunks_total", "Chunks it has copied, of one partition each, whose records have times.", lambda c: c.chunks),

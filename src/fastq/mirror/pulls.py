@@ -45,15 +45,15 @@ class Said:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._at: dict[tuple[str, str, int], float] = {}
+        self._at: dict[tuple[str, str, str], float] = {}
 
-    def may(self, source: str, target: str, level: int, now: float, again_s: float) -> bool:
-        """Whether something of this level is to be said now, which is so once in `again_s`."""
+    def may(self, source: str, target: str, what: str, now: float, again_s: float = float("inf")) -> bool:
+        """Whether this is to be said now, which is so once in `again_s`."""
         with self._lock:
-            before = self._at.get((source, target, level))
+            before = self._at.get((source, target, what))
             if before is not None and now - before < again_s:
                 return False
-            self._at[source, target, level] = now
+            self._at[source, target, what] = now
             return True
 
 
@@ -96,6 +96,12 @@ class Pulls:
         assert future is not None
         return future.result()
 
+    def worked(self) -> None:
+        """The target has fetched something by itself."""
+        source, target = self._config.source.alias, self._config.target.alias
+        if SAID.may(source, target, "does", self._clock()):
+            logger.info("%s fetches from %s by itself what has much to come", target, source)
+
     def rest(self, tp: TopicPartition, error: FastqError | None = None) -> None:
         """Not to be pulled for a while; longer for an error that does not pass by itself."""
         self._rest(tp, SOON_S if error is None or error.retriable else AGAIN_S)
@@ -105,7 +111,7 @@ class Pulls:
         source, target = self._config.source.alias, self._config.target.alias
         if isinstance(error, (ResourceNotFound, UnsupportedVersion)):
             self._rest(tp, LATER_S)
-            if SAID.may(source, target, logging.INFO, self._clock(), float("inf")):
+            if SAID.may(source, target, "does not", self._clock()):
                 logger.info(
                     "%s does not fetch from %s by itself, so all bytes go through this process: %s",
                     target,
@@ -127,7 +133,7 @@ class Pulls:
     def _complain(self, tp: TopicPartition, error: FastqError) -> None:
         self._rest(tp, AGAIN_S)
         source, target = self._config.source.alias, self._config.target.alias
-        if SAID.may(source, target, logging.WARNING, self._clock(), WARN_S):
+        if SAID.may(source, target, "cannot", self._clock(), WARN_S):
             logger.warning(
                 "%s was told how to fetch from %s by itself and cannot, so all bytes go through this process: %s",
                 target,

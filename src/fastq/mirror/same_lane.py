@@ -485,6 +485,8 @@ class SameLane(Lane):
         if found.bytes:
             self._tries.pop(tp, None)
             self.counts.add_chunk(found.records, found.bytes, found.newest_ms)
+            self.counts.pulled_bytes += found.bytes
+            self._pulls.worked()
         self._lags[tp] = max(found.source_end - found.next_offset, 0)
         if found.diverged or isinstance(found.source_error, OffsetOutOfRange):
             self._pulls.rest(tp)
