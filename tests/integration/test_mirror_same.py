@@ -31,6 +31,7 @@ from fastq.errors import (
 from fastq.mirror import target_writer
 from fastq.mirror.config import Side
 from fastq.mirror.failover import fail_over
+from fastq.mirror.report import status
 from fastq.mirror.same import MIRROR_SOURCE
 from fastq.mirror.target_writer import Ask, TargetWriter, Told
 from fastq.testing import Broker, Cluster
@@ -308,6 +309,9 @@ def test_a_topic_that_is_there_already_is_left_alone(brokers: tuple[Broker, Brok
     with running(config) as mirror:
         until(lambda: any("it is not mirrored from 'A" in f.reason for f in left_out(mirror, TopicPartition(name, 0))))
     assert values(config, "target", name, "read_uncommitted") == [b"own"]
+    found = status(config, 0.0)
+    assert [part.state for part in found.partitions if part.partition.topic == name] == ["refused"]
+    assert f"the topic {name} in {config.target.alias} is not this mirror's" in found.refused[name]
 
 
 def test_what_changes_a_mirrored_topic_is_refused_and_its_partitions_follow_the_sources(
@@ -372,6 +376,7 @@ def test_an_append_is_refused_with_the_words_for_it(brokers: tuple[Broker, Broke
             told = writer.ask({tp: changed})[tp]
             assert isinstance(told.error, kind), changed
             assert words in str(told.error)
+            assert str(told.error).count(told.error.name) == 1, "said once"  # type: ignore[union-attr]
             assert told.log_end == (-1 if kind is UnknownTopicId else 1)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from fastq.consumer import Record
 from fastq.errors import DeserializationError, FastqError
@@ -27,6 +27,7 @@ from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.mirror")
 
+REFUSED = "refused"
 HEARTBEATS_S = 5.0
 HEARTBEATS_READ = 10_000
 """So many of the newest are looked at first: they are one a second and mirror, and are compacted late."""
@@ -34,7 +35,7 @@ HEARTBEATS_READ = 10_000
 
 class PartitionStatus(NamedTuple):
     """`next_offset` is None where nothing was copied yet, `end` and `lag` where the source does not tell. `rate` is offsets a second
-    between two looks; `state` "mirrored", "new", or why it is stopped or not known."""
+    between two looks; `state` "mirrored", "new", "refused" with its topic, or why it is stopped or not known."""
 
     partition: TopicPartition
     target: str
@@ -77,10 +78,12 @@ class Watch:
         state, now = self._caught_up(), self._clock()
         progress = self._progress(state)
         at, before = self._before or (now, progress)
-        partitions = self._partitions(plan.partitions, before, progress, max(now - at, 1e-9))
-        self._before = now, progress
         stopped = next(iter(state.stopped.values()), None)
-        refused = {**plan.refused, **self._survey.not_made(plan.changes)}
+        others = plan.others if stopped is None else {}  # once it is failed over none is this mirror's
+        partitions = self._partitions(plan.partitions, others, before, progress, max(now - at, 1e-9))
+        self._before = now, progress
+        never = {part.partition.topic: others[part.partition.topic] for part in partitions if part.state == REFUSED}
+        refused = {**plan.refused, **self._survey.not_made(plan.changes), **never}
         return MirrorStatus(partitions, refused, stopped, heartbeat_age_s(self._config))
 
     def close(self) -> None:
@@ -92,6 +95,7 @@ class Watch:
     def _partitions(
         self,
         mirrored: Mapping[TopicPartition, Mirrored],
+        others: Container[str],
         before: Mapping[TopicPartition, Progress],
         progress: Mapping[TopicPartition, Progress],
         elapsed_s: float,
@@ -126,7 +130,8 @@ class Watch:
                         target_id=to.target_id,
                         lost=lost_at,
                     )
-                    states[tp] = "new" if known is None else "mirrored"
+                    new = REFUSED if tp.topic in others else "new"
+                    states[tp] = new if known is None else "mirrored"
                     if start.offset < ends[tp]:
                         copied_ms = -1 if known is None or known.mark is None else known.mark.time_ms
                         behind[tp] = Behind(to.topic_id, start.offset, copied_ms)

@@ -32,7 +32,7 @@ from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
 from fastq.mirror.state import consumer_at, epochs_key, offsets_of, read_state
 from fastq.mirror.target_puller import Pull, Pulled, TargetPuller
 from fastq.mirror.target_writer import CUT, Ask, TargetWriter, Told
-from fastq.mirror.topics import Mirrored
+from fastq.mirror.topics import NOT_OURS, Mirrored
 from fastq.net.batches import PARTITION_BYTES
 from fastq.producer import Producer
 from fastq.values import NamedTuple
@@ -286,8 +286,7 @@ class SameLane(Lane):
                 # Its lanes' ends are not written down yet: nobody is to delete what is about to be written to.
                 self.failed[tp] = Failure(f"{tp.topic} is being failed over", self._clock() + AGREE_S)
                 return
-            why = "it was there before, or the source's was deleted and made anew"
-            error = FastqError(f"{error}: {why}. Delete it in the target, and it is copied anew")
+            error = FastqError(f"{error}: {NOT_OURS}")
         self._tries[tp] = self._tries.get(tp, 0) + 1
         if error.retriable and self._tries[tp] < TRIES_MAX:
             logger.info("%s is placed anew: %s", tp, error)

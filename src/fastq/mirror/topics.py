@@ -16,6 +16,9 @@ from fastq.mirror.same import MIRROR_SOURCE, source_value
 from fastq.values import NamedTuple
 
 NOTHING: Mapping[str, str] = {}
+NOT_OURS = (
+    "it was there before, or the source's was deleted and made anew. Delete it in the target, and it is copied anew"
+)
 
 
 class Topic(NamedTuple):
@@ -54,11 +57,13 @@ class Changes(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is mirrored now, what is to be changed for it, and what is refused, by the source's names."""
+    """What is mirrored now, what is to be changed for it, and what is refused, by the source's names; `others`: of what is mirrored with
+    the same offsets, those whose topic in the target is not this mirror's as far as is known, and why: it refuses what is appended."""
 
     partitions: Mapping[TopicPartition, Mirrored]
     changes: Changes
     refused: Mapping[str, str]
+    others: Mapping[str, str] = NOTHING
 
 
 def plan(
@@ -81,6 +86,7 @@ def plan(
     grow: dict[str, int] = {}
     configs: dict[str, Mapping[str, str | None]] = {}
     sources: dict[str, str] = {}
+    others: dict[str, str] = {}
     for name, theirs in sorted(source.items()):
         if not names.wanted(name, config):
             continue
@@ -114,6 +120,8 @@ def plan(
             continue
         # One that is there and is not this mirror's is left as it is: what is appended there is refused.
         is_ours = not value or ours.configs is None or ours.configs.get(MIRROR_SOURCE) == value
+        if not is_ours:
+            others[name] = f"the topic {here} in {names.target} is not this mirror's: {NOT_OURS}"
         if ours.partitions < theirs.partitions and is_ours:
             grow[here] = theirs.partitions
             if value:
@@ -124,7 +132,7 @@ def plan(
                 configs[here] = changed
         for index in range(min(ours.partitions, theirs.partitions)):
             partitions[TopicPartition(name, index)] = Mirrored(here, theirs.topic_id, ours.topic_id, value)
-    return Plan(partitions, Changes(create, grow, configs, sources), refused)
+    return Plan(partitions, Changes(create, grow, configs, sources), refused, others)
 
 
 def copied_configs(

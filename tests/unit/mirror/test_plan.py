@@ -81,7 +81,9 @@ def test_with_the_same_offsets_a_topic_that_is_not_this_mirrors_is_left_as_it_is
     source = {name: Topic("1", 3, {"retention.ms": "5"}) for name in ("mine", "other", "plain", "hidden")}
     values = {"mine": {"mirror.source": "A//1"}, "other": {"mirror.source": "Z//1"}, "plain": {}, "hidden": None}
     target = {f"A.{name}": Topic("2", 1, configs) for name, configs in values.items()}
-    changes = planned(source, target, offsets="same").changes
+    found = planned(source, target, offsets="same")
+    assert sorted(found.others) == ["other", "plain"] and found.refused == {}
+    changes = found.changes
     assert changes.grow == {"A.mine": 3, "A.hidden": 3}  # what is not told the target judges
     assert changes.sources == {"A.mine": "A//1", "A.hidden": "A//1"}
     assert changes.configs == {"A.mine": {"retention.ms": "5"}}
