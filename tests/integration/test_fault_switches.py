@@ -205,6 +205,21 @@ def test_a_throttled_connection_is_not_heard(broker: Broker) -> None:
         assert producer.flush(20) == 0
 
 
+def test_a_consumer_asks_a_broker_that_throttles_it_for_nothing_meanwhile(broker: Broker) -> None:
+    settings = {"bootstrap_servers": broker.bootstrap_servers}
+    with Producer(settings) as producer, Consumer(settings, auto_offset_reset="earliest") as consumer:
+        node_id = producer.send("muted", b"0", partition=0).result(20) and 1
+        consumer.assign([TopicPartition("muted", 0)])
+        assert [record.value for record in consumer.poll(timeout=20)] == [b"0"]
+        broker.throttle("Fetch", seconds=60)
+        core = consumer._core
+        while core.throttled_until(node_id) <= core.clock():
+            consumer.poll(timeout=0.05)
+        producer.send("muted", b"1", partition=0).result(20)
+        assert not list(consumer.poll(timeout=1.0))
+        assert core.in_flight(node_id) == 0 and not core.can_send(node_id)
+
+
 def test_a_leader_change(broker: Broker) -> None:
     with (
         Producer(bootstrap_servers=broker.bootstrap_servers) as producer,

@@ -297,6 +297,8 @@ class ConsumerBase(Interruptible):
             def completed(response: Any, error: FastqError | None) -> None:
                 if failed:
                     return
+                if error is None and (throttle_ms := getattr(response, "throttle_time_ms", 0)) > 0:
+                    core.throttle(node_id, throttle_ms / 1000, core.clock())
                 done(response, error, core.clock())
                 if told is not None:
                     told()

@@ -87,7 +87,8 @@ class SourceReader:
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, Fetched | FastqError]:
         """What there is of each partition, after `wait_ms` at most where there is nothing at all: one batch at least. The first ones come
-        first where there is more than fits. Raises why nothing came within `timeout_s` (None: CALL_S)."""
+        first where there is more than fits, and those on nodes that a quota mutes are left out. Raises why nothing came within `timeout_s`
+        (None: CALL_S)."""
         leaders = leaders_of(self.client, wanted)
         by_node: dict[int, dict[TopicPartition, Wanted]] = {}
         found: dict[TopicPartition, Fetched | FastqError] = {}
@@ -97,6 +98,8 @@ class SourceReader:
             else:
                 found[tp] = LeaderNotAvailable(f"{tp} has no known leader in {self.side.alias}")
         if by_node:
+            by_node, muted_s = self._heard(by_node)
+            timeout_s = CALL_S + muted_s if timeout_s is None else timeout_s
             wait_ms = wait_ms if len(by_node) == 1 else min(wait_ms, 100)  # others wait for who has nothing
             routes: dict[Route, dict[TopicPartition, Wanted]] = {
                 Leader(*next(iter(of_node))): of_node for of_node in by_node.values()
@@ -105,6 +108,21 @@ class SourceReader:
         if any(isinstance(answer, FastqError) for answer in found.values()):
             ask_for_leaders(self.client, "a fetch of the mirror was refused")
         return found
+
+    def _heard(
+        self, by_node: dict[int, dict[TopicPartition, Wanted]]
+    ) -> tuple[dict[int, dict[TopicPartition, Wanted]], float]:
+        """The nodes that no quota keeps from being asked, or else the one that may be first, and in how many seconds that is: nobody waits
+        for the answer of one that is muted. What is on the others is asked for next time."""
+        core = self.client.core
+        with self.client.driver.lock:
+            now = core.clock()
+            muted_s = {node_id: core.throttled_until(node_id) - now for node_id in by_node}
+        heard = {node_id: of_node for node_id, of_node in by_node.items() if muted_s[node_id] <= 0}
+        if heard:
+            return heard, 0.0
+        first = min(by_node, key=muted_s.__getitem__)
+        return {first: by_node[first]}, muted_s[first]
 
     def batch_at(self, tp: TopicPartition, topic_id: bytes, offset: int) -> Batch | None:
         """The batch that has this offset, None where none has: compaction has left others. Raises why it cannot be read."""

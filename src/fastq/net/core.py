@@ -227,19 +227,15 @@ class ClientCore(Timers):
         while there is no connection to it."""
         peer = self._peers.get(node_id)
         if peer is None or peer.connection is None or peer.connection.versions is None:
-            broker = peer.label if peer is not None else f"node {node_id}"
-            raise ConnectionClosed("not connected", broker=broker)
+            raise ConnectionClosed("not connected", broker=self.broker_label(node_id))
         return peer.connection.versions.pick(api_key, min_version, max_version)
 
     def supports(self, node_id: int, api_key: int, version: int = 0) -> bool:
         """Whether this version of an API, or a later one, is shared with a connected broker."""
         peer = self._peers.get(node_id)
         connection = peer.connection if peer is not None else None
-        return (
-            connection is not None
-            and connection.versions is not None
-            and connection.versions.supports(api_key, version)
-        )
+        versions = connection.versions if connection is not None else None
+        return versions is not None and versions.supports(api_key, version)
 
     def broker_versions(self, node_id: int) -> dict[int, tuple[int, int]]:
         """The first and last version of every API of a connected broker; empty while not connected."""
@@ -259,6 +255,11 @@ class ClientCore(Timers):
         if peer is not None:
             peer.throttled_until = max(peer.throttled_until, now + seconds)
             self.call_at(peer.throttled_until, lambda _: None)  # a turn for the driver
+
+    def throttled_until(self, node_id: int) -> float:
+        """When this broker may be sent to again, as an answer asked; in the past where none does."""
+        peer = self._peers.get(node_id)
+        return 0.0 if peer is None else peer.throttled_until
 
     def least_loaded(self, now: float) -> int | None:
         """The broker to ask what any broker can answer: a connected one with little to do, else one that is being

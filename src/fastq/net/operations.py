@@ -7,6 +7,7 @@ An operation is a generator that yields effects and is sent their outcomes:
     again = yield Retry(error)                      # waits for the back-off; False when the time or the retries are used up
 
 Rules of this file:
+- A broker that an answer says is throttled by a quota is asked again after that time (KIP-219).
 - Connection failures and time-outs of a call are retried here, on another broker where any will do; error codes inside of a
   response are the operation's to judge. A broker that was found to lead or to coordinate is tried once: its place may be another's.
 - An operation ends by its deadline. Of calls in parallel each has its answer or its own last error then; a call that is alone, and each
@@ -34,6 +35,7 @@ from fastq.errors import (
     FastqError,
     KafkaError,
     ProtocolError,
+    ThrottlingQuotaExceeded,
     UnknownServerError,
     UnknownTopicOrPartition,
     error_for_code,
@@ -213,6 +215,7 @@ class _CallRun:
         "_error",
         "_failures",
         "_look_up",
+        "_node_id",
         "_on_done",
         "_operation",
         "_retries_max",
@@ -228,7 +231,7 @@ class _CallRun:
     ) -> None:
         self._operation, self._core, self._call, self._on_done = operation, operation.core, call, on_done
         self._retries_max = 0 if isinstance(call.route, Found) else operation.core.config.retries
-        self._failures = 0
+        self._failures, self._node_id = 0, -1
         self._asked = operation.core.metadata_updater.requests
         self._error: FastqError | None = None
         self._look_up: OperationRun[Node] | None = None
@@ -262,7 +265,14 @@ class _CallRun:
             else:
                 self._wait_for_metadata(now)
             return
-        self._was_connected, self._sent_at = bool(core.broker_versions(node_id)), now
+        until = core.throttled_until(node_id)
+        if until > now:
+            self._error = ThrottlingQuotaExceeded(
+                f"a quota of {core.broker_label(node_id)} keeps it from being asked for {until - now:.3g} s more"
+            )
+            core.call_at(until, self.attempt)
+            return
+        self._node_id, self._was_connected, self._sent_at = node_id, bool(core.broker_versions(node_id)), now
         # A request that is out of time takes its connection along: a broker answers in order, so whatever is sent
         # after it would wait as well (as KafkaAdminClient does).
         timeout_s = min(core.config.request_timeout_ms / 1000, max(0.0, self._operation.deadline - now))
@@ -355,6 +365,8 @@ class _CallRun:
 
     def _received(self, response: Any, error: FastqError | None) -> None:
         operation = self._operation
+        if error is None and (throttle_ms := getattr(response, "throttle_time_ms", 0)) > 0:
+            self._core.throttle(self._node_id, throttle_ms / 1000, self._core.clock())
         if self._done:
             return
         last_moment = self._core.config.retry_backoff_max_ms / 1000

@@ -117,7 +117,7 @@ def whom_to_ask(candidates: Sequence[Peer], now: float, random: Random) -> Peer 
     where that takes long another one beside it; None while all back off."""
     ready = [peer for peer in candidates if peer.ready_connection is not None]
     if ready:
-        return min(ready, key=lambda peer: peer.load)
+        return min(ready, key=lambda peer: (peer.throttled_until > now, peer.load))
     latest = max((peer for peer in candidates if not peer.is_idle), key=lambda peer: peer.attempt_at, default=None)
     startable = [peer for peer in candidates if peer.is_idle and peer.retry_at <= now]
     if latest is not None and (not startable or now < latest.attempt_at + SLOW_S):

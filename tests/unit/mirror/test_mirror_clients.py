@@ -91,6 +91,29 @@ def test_leaders_are_asked_for_under_the_drivers_lock(monkeypatch: pytest.Monkey
     assert owned == [True, True], "once for the leaders that are not known, once for what was refused"
 
 
+def test_a_source_that_mutes_its_mirror_by_a_quota_is_left_out_of_a_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It held up what the others had: an answer comes of all that are asked."""
+    one, two = TopicPartition("t", 1), TopicPartition("t", 2)
+    until, asked = {1: 0.0, 2: 107.0}, []
+    reader = SourceReader(NOBODY)
+    core = reader.client.core
+    monkeypatch.setattr(source_reader, "leaders_of", lambda _client, _wanted: {one: 1, two: 2})
+    monkeypatch.setattr(core, "clock", lambda: 100.0)
+    monkeypatch.setattr(core, "throttled_until", until.__getitem__)
+    monkeypatch.setattr(source_reader, "fetch", lambda routes, wait_ms: (list(routes.values()), wait_ms))
+    monkeypatch.setattr(reader.client, "run", lambda made, timeout_s: asked.append((*made, timeout_s)) or {})
+    wanted = {tp: Wanted(bytes(16), 5) for tp in (one, two)}
+    reader.fetch(wanted, 500)
+    until[1] = 103.0
+    reader.fetch(wanted, 500)
+    until.update({1: 99.0, 2: 100.0})
+    reader.fetch(wanted, 500)
+    assert asked[0] == ([{one: wanted[one]}], 500, source_reader.CALL_S)
+    assert asked[1] == ([{one: wanted[one]}], 500, source_reader.CALL_S + 3.0), "the first that may be asked, then"
+    assert asked[2] == ([{one: wanted[one]}, {two: wanted[two]}], 100, source_reader.CALL_S)
+    reader.close()
+
+
 def answered_with(operation: Any, answer: object) -> Any:
     """What an operation makes of this answer to its one call."""
     next(operation)

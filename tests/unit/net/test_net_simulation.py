@@ -14,11 +14,11 @@ from net_fakes import all_versions
 
 from fastq._native.wire import Reader
 from fastq.config import ClientConfig
-from fastq.errors import ClientClosed, ConnectionTimeout, FastqError
+from fastq.errors import ClientClosed, ConnectionTimeout, FastqError, ThrottlingQuotaExceeded
 from fastq.net.addresses import Address, Endpoint
 from fastq.net.connection import Connection, State
 from fastq.net.core import ClientCore
-from fastq.net.operations import Call, Found, Operation, OperationRun
+from fastq.net.operations import Broker, Call, Found, Operation, OperationRun, single
 from fastq.net.peers import NODE_UNKNOWN, Close, Connect, Peer, Resolve, separate_id
 from fastq.protocol.api import ApiKey
 from fastq.protocol.frames import decode_request, decode_request_header, encode_response
@@ -389,6 +389,30 @@ def test_a_throttled_broker_is_left_alone_for_that_long() -> None:
     assert not core.can_send(2)
     network.run(until=1005.1)
     assert core.can_send(2)
+
+
+def test_a_call_to_a_throttled_broker_waits_for_that_long_and_says_so_where_it_cannot() -> None:
+    network = SimulatedNetwork(9, mischief=0.0, metadata_max_age_ms=60_000)
+    network.run(until=1001.0)
+    ended: list[tuple[float, Any, Any]] = []
+
+    def ask(node_id: int, timeout_s: float) -> None:
+        operation = single(Call(Broker(node_id), MetadataRequest(topics=[])))
+        OperationRun(network.core, operation, timeout_s, lambda *outcome: ended.append((network.now, *outcome)))
+
+    network.throttle_ms = 5000
+    ask(2, 1.0)
+    network.run(until=1002.0)
+    ((told_at, *_),) = ended
+    network.throttle_ms = 0
+    for node_id, timeout_s in ((2, 60.0), (2, 1.0), (1, 1.0)):
+        ask(node_id, timeout_s)
+    network.run(until=1010.0)
+    (_, other, no_error), (_, nothing, error), (answered_at, response, failed) = ended[1:]
+    assert isinstance(other, MetadataResponse) and no_error is None, "another broker is not throttled"
+    assert nothing is None and isinstance(error, ThrottlingQuotaExceeded) and "(node 2)" in str(error)
+    assert isinstance(response, MetadataResponse) and failed is None
+    assert answered_at >= told_at + 5.0
 
 
 def test_one_that_does_not_answer_takes_no_answer_of_another_along_however_late_that_is_noticed() -> None:
