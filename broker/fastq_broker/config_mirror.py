@@ -28,8 +28,9 @@ DOC = (
     "sasl.jaas.config: how this node reaches the cluster that a mirror with the same offsets calls ALIAS as its source. That mirror has it "
     "fetch by itself then. Never told by DescribeConfigs. fastq's own."
 )
-DEFAULTS = {"client_id": "fastq-mirror-pull", "retries": 3}
-"""Where nothing else is set: a source that cannot be reached is soon given up, as its mirror can copy too."""
+DEFAULTS = {"client_id": "fastq-mirror-pull", "retries": 3, "response_bytes_max": 100 * 1024 * 1024}
+"""Where nothing else is set: a source that cannot be reached is soon given up, as its mirror can copy too, and of one that announces more
+than a node takes by a request (socket.request.max.bytes), as its mirror would send it, no memory is taken for it."""
 NEARLY = 0.75
 _ALIAS = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -27,9 +27,10 @@ def test_each_alias_has_the_settings_of_a_client() -> None:
     east = config.mirror_sources["east"]
     assert east.bootstrap_servers == ("east:9092", "other:9093")
     assert (east.security_protocol, east.sasl_username, east.sasl_password) == ("SASL_PLAINTEXT", "me", "Geheim1")
-    assert east.client_id == "fastq-mirror-pull"
-    named = BrokerConfig.from_mapping({**EAST, "mirror.pull.east.client.id": "mine"})
-    assert named.mirror_sources["east"].client_id == "mine"
+    assert (east.client_id, east.response_bytes_max) == ("fastq-mirror-pull", 100 << 20)
+    own = {"mirror.pull.east.client.id": "mine", "mirror.pull.east.receive.message.max.bytes": 200 << 20}
+    named = BrokerConfig.from_mapping({**EAST, **own}).mirror_sources["east"]
+    assert (named.client_id, named.response_bytes_max) == ("mine", 200 << 20)
     assert BrokerConfig.from_mapping({}).mirror_sources == {}
 
 
