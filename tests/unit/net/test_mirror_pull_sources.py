@@ -74,7 +74,8 @@ class Source:
         if answer is None or isinstance(answer, bytes):
             return answer
         topic = FetchResponse.FetchableTopicResponse(topic_id=THERE, partitions=[answer])
-        return FetchResponse(throttle_time_ms=self.throttle_ms, responses=[topic])
+        is_empty = self.throttle_ms and self.answer == self.rest  # as Apache Kafka throttles
+        return FetchResponse(throttle_time_ms=self.throttle_ms, responses=[] if is_empty else [topic])
 
     def of(self, part: Any, records: bytes | None, **more: Any) -> FetchResponse.PartitionData:
         fields = {"partition_index": part.partition, "high_watermark": END, "log_start_offset": 0, **more}
@@ -163,7 +164,7 @@ def test_what_no_source_should_answer_is_not_appended_and_harms_no_other(source:
     assert "Traceback" not in target.log
 
 
-@pytest.mark.parametrize("answer", [None, b"\x1f\xff\xff\xff", b"\0\0\1\0\0"], ids=["silent", "a huge frame", "half"])
+@pytest.mark.parametrize("answer", [None, b"\x05\xff\xff\xff", b"\0\0\1\0\0"], ids=["silent", "a huge frame", "half"])
 def test_a_node_of_the_source_that_does_not_answer_keeps_no_other_from_it(
     source: Source, target: Broker, answer: bytes | None
 ) -> None:
@@ -171,6 +172,14 @@ def test_a_node_of_the_source_that_does_not_answer_keeps_no_other_from_it(
     one, other = pulled(target, made(target), timeout_ms=1_000)
     assert (one.error_code, one.source_error, one.next_offset) == (0, ErrorCode.NETWORK_EXCEPTION, 1)
     assert "node 1" in one.error_message and "did not answer" in one.error_message
+    assert (other.error_code, other.source_error, other.next_offset) == (0, 0, END)
+
+
+def test_for_an_answer_of_more_than_a_node_takes_there_is_no_memory_taken(source: Source, target: Broker) -> None:
+    source.answer = lambda _: b"\x1f\xff\xff\xff"  # which a client takes by itself
+    one, other = pulled(target, made(target))
+    assert (one.error_code, one.source_error, one.next_offset) == (0, ErrorCode.UNKNOWN_SERVER_ERROR, 1)
+    assert "at most 104857600 are accepted" in one.error_message
     assert (other.error_code, other.source_error, other.next_offset) == (0, 0, END)
 
 
@@ -196,7 +205,11 @@ def test_a_connection_that_a_quota_of_the_source_mutes_is_not_kept(source: Sourc
     before = source.nodes[0].accepted
     pulled(target, topic_id, (0,))  # from where it no longer is: nobody is asked
     assert source.nodes[0].accepted == before
-    source.throttle_ms, source.answer = 0, source.rest
+    source.answer = source.rest
+    (part,) = pulled(target, topic_id, (0,), offset=2)
+    assert (part.error_code, part.source_error, part.next_offset) == (0, ErrorCode.THROTTLING_QUOTA_EXCEEDED, 2)
+    assert "keeps it from answering for 60000 ms" in part.error_message
+    source.throttle_ms = 0
     (part,) = pulled(target, topic_id, (0,), offset=2)
     assert (part.error_code, part.source_error, part.next_offset) == (0, 0, END)
-    assert source.nodes[0].accepted == before + 1
+    assert source.nodes[0].accepted == before + 2
