@@ -29,6 +29,7 @@ from fastq.errors import (
     FastqError,
     InvalidRequest,
     KafkaError,
+    ThrottlingQuotaExceeded,
     error_for_code,
 )
 from fastq.metadata import TopicPartition, is_topic_name
@@ -253,7 +254,7 @@ class Pull:
                 if answers is None:
                     return
                 come = self._judge(answers)
-                client.muted = client.muted or any(map(_throttle_ms, answers.values()))
+                client.muted = client.muted or any(map(_is_muted, answers.values()))
                 del answers
                 if come:
                     fetching = self._fetch(client)
@@ -393,8 +394,9 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _throttle_ms(found: Fetched | FastqError) -> int:
-    return found.throttle_ms if isinstance(found, Fetched) else 0
+def _is_muted(found: Fetched | FastqError) -> bool:
+    """Whether a quota keeps who was asked from answering on that connection for now."""
+    return found.throttle_ms > 0 if isinstance(found, Fetched) else isinstance(found, ThrottlingQuotaExceeded)
 
 
 def _is_little(found: Fetched) -> bool:

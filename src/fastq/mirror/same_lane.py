@@ -22,7 +22,14 @@ from functools import partial
 from typing import Any
 
 from fastq.consumer import Consumer
-from fastq.errors import ClientClosed, FastqError, NetworkException, OffsetOutOfRange, PolicyViolation
+from fastq.errors import (
+    ClientClosed,
+    FastqError,
+    NetworkException,
+    OffsetOutOfRange,
+    PolicyViolation,
+    ThrottlingQuotaExceeded,
+)
 from fastq.metadata import TopicPartition
 from fastq.mirror.lane import AGREE_S, FOREVER_S, RETRY_S, Failure, Lane, Work, opened_producer, stopped_error
 from fastq.mirror.progress import MirrorGap
@@ -328,8 +335,8 @@ class SameLane(Lane):
         found: dict[TopicPartition, Fetched] = {}
         for tp, chunk in chunks.items():
             at = self._at.get(tp)
-            if at is None or self._asked.get(tp) != at.mirrored:
-                continue
+            if at is None or self._asked.get(tp) != at.mirrored or isinstance(chunk, ThrottlingQuotaExceeded):
+                continue  # of the last it is asked for again once that is over
             if isinstance(chunk, OffsetOutOfRange) or (isinstance(chunk, Fetched) and chunk.diverged):
                 self._anew(tp, "the source does not go on from there")
             elif isinstance(chunk, FastqError):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from fastq._native.records import iter_headers
 from fastq.admin.config import AdminConfig
-from fastq.errors import FastqError, LeaderNotAvailable, error_for_code
+from fastq.errors import FastqError, LeaderNotAvailable, ThrottlingQuotaExceeded, error_for_code
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import Side
 from fastq.net.batches import Fetched as Fetched
@@ -105,7 +105,10 @@ class SourceReader:
                 Leader(*next(iter(of_node))): of_node for of_node in by_node.values()
             }
             found |= self.client.run(fetch(routes, wait_ms), timeout_s)
-        if any(isinstance(answer, FastqError) for answer in found.values()):
+        if any(
+            isinstance(answer, FastqError) and not isinstance(answer, ThrottlingQuotaExceeded)
+            for answer in found.values()
+        ):
             ask_for_leaders(self.client, "a fetch of the mirror was refused")
         return found
 

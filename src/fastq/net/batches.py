@@ -5,6 +5,8 @@ Rules of this file:
 - The epoch of the last batch goes along (version 12), so that a log that was truncated says so before it sends another history.
 - What an answer begins with and lies before what was asked for, as a compressed batch does, is left out; so is a batch that is cut off.
   What is wrong is told when nothing whole comes before it.
+- A broker that throttles who asks by a quota may answer at once with nothing at all, as Apache Kafka does: that is told as
+  ThrottlingQuotaExceeded of each partition.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fastq._native.records import iter_headers
-from fastq.errors import CorruptMessage, FastqError, UnknownServerError, error_for_code
+from fastq.errors import CorruptMessage, FastqError, ThrottlingQuotaExceeded, UnknownServerError, error_for_code
 from fastq.metadata import TopicPartition
 from fastq.net.operations import Call, Operation, Route, ask_nodes
 from fastq.net.requests import VersionedRequest
@@ -89,8 +91,19 @@ def fetch(
                         part = part._replace(throttle_ms=answer.throttle_time_ms)
                     found[tp] = part
         for tp in wanted:
-            found.setdefault(tp, UnknownServerError(f"the answer leaves {tp} out"))
+            if tp not in found:
+                found[tp] = _left_out(tp, answer.throttle_time_ms)
     return found
+
+
+def _left_out(tp: TopicPartition, throttle_ms: int) -> FastqError:
+    if throttle_ms > 0:
+        return ThrottlingQuotaExceeded(
+            f"a quota of the source keeps it from answering for {throttle_ms} ms",
+            topic=tp.topic,
+            partition=tp.partition,
+        )
+    return UnknownServerError(f"the answer leaves {tp} out")
 
 
 def _request(

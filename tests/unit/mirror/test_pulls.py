@@ -239,6 +239,13 @@ def test_a_partition_that_is_no_longer_to_be_copied_is_let_go() -> None:
     assert (one.lane._at, one.lane.counts.records) == ({}, 0)
 
 
+def test_what_a_quota_of_the_source_keeps_back_stays_where_it_is() -> None:
+    one = Lane()
+    one.lane._wanted()
+    assert one.lane._usable({TP: ThrottlingQuotaExceeded("for a second")}) == {}
+    assert (one.lane._at, one.lane.failed) == ({TP: _At(MIRRORED, 100, 100, 0)}, {})
+
+
 def test_what_was_fetched_before_it_was_held_is_not_taken_for_more() -> None:
     one = Lane()
     one.lane._wanted()
