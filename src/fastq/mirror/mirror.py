@@ -31,6 +31,7 @@ from fastq.mirror.state import lane_of, provenance_key, provenance_value, read_s
 from fastq.mirror.survey import Survey
 from fastq.mirror.target_writer import TargetWriter
 from fastq.mirror.topics import Mirrored, Plan, Provenance, provenances
+from fastq.net.outages import says_once
 from fastq.producer import Producer
 
 logger = logging.getLogger("fastq.mirror")
@@ -95,6 +96,10 @@ class Mirror:
 
     def run(self) -> None:
         """Copy until `stop`; once. The class says what it raises."""
+        with says_once():
+            self._run()
+
+    def _run(self) -> None:
         survey = Survey(self.config)
         surveyor = threading.Thread(
             target=self._guarded, args=(self._survey, survey), name="fastq-mirror-survey", daemon=True

@@ -1,7 +1,8 @@
 """What the log says of brokers that cannot be reached: at once, when the cause changes, now and then, and when they are back.
 
 Rules of this file:
-- An address has one outage, whichever of its connections notices it (bootstrap, node, the one apart).
+- An address has one outage, whichever of its connections notices it (bootstrap, node, the one apart). While a process `says_once`, as a
+  mirror does that has a dozen clients, all of its clients have one.
 - How often a cause is said is decided as for any other trouble (`troubles.py`), but at once.
 - An attempt that has neither come through nor failed after SLOW_S is said too: a time-out takes ten seconds, and nobody waits for so long
   without a word.
@@ -15,6 +16,9 @@ No clock and no I/O but the log: `now` comes in.
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
 
 from fastq.errors import ConnectionTimeout, FastqError
@@ -70,11 +74,11 @@ class Outages:
         outage.attempts += 1
         if was_ready:
             outage.short_lives = SHORT_LIVES
-        self._tell(outage, error, now, note if final else f"{note}; trying on")
+        self._tell(address, outage, error, now, note if final else f"{note}; trying on")
 
     def slow(self, address: Address, error: FastqError, now: float, *, note: str = "") -> None:
         """An attempt has been under way for SLOW_S; `error` says which phase waits for an answer."""
-        self._tell(self._noticed(address, now, now - SLOW_S), error, now, f"{note}; trying on")
+        self._tell(address, self._noticed(address, now, now - SLOW_S), error, now, f"{note}; trying on")
 
     def closed(self, address: Address, error: FastqError, lived_s: float, now: float) -> None:
         """The broker closed a connection that had been ready for so long."""
@@ -88,14 +92,20 @@ class Outages:
         outage.short_lives += 1
         outage.attempts += 1
         if outage.short_lives >= SHORT_LIVES:
-            self._tell(outage, error, now, f"; {outage.short_lives} times in a row, soon after it was ready; trying on")
+            self._tell(
+                address,
+                outage,
+                error,
+                now,
+                f"; {outage.short_lives} times in a row, soon after it was ready; trying on",
+            )
 
     def ready(self, address: Address, broker: str, now: float) -> None:
         """A connection has all its phases behind it."""
         outage = self._by_address.get(address)
         if outage is None or outage.short_lives >= SHORT_LIVES:
             return  # whether it lasts is seen in SHORT_LIFE_S; see `lasting`
-        self._take_back(outage, broker, now)
+        self._take_back(address, outage, broker, now)
         if not outage.short_lives:
             del self._by_address[address]
         elif outage.told:
@@ -106,7 +116,7 @@ class Outages:
         """A connection has been ready for SHORT_LIFE_S."""
         outage = self._by_address.pop(address, None)
         if outage is not None:
-            self._take_back(outage, broker, now)
+            self._take_back(address, outage, broker, now)
 
     def knows(self, address: Address) -> bool:
         """Whether something is remembered of an address."""
@@ -120,12 +130,43 @@ class Outages:
         outage.tried_at = now
         return outage
 
-    def _tell(self, outage: _Outage, error: FastqError, now: float, note: str) -> None:
+    def _tell(self, address: Address, outage: _Outage, error: FastqError, now: float, note: str) -> None:
         cause = "" if isinstance(error, ConnectionTimeout) else str(getattr(error, "cause", "") or "")
         what = (type(error), getattr(error, "phase", None), cause)
         if outage.due(what, now, self._grace_s):
-            logger.warning("%s%s%s", str(error), note, outage.say(what, now))
+            again: str | None = outage.say(what, now)
+            with _lock:
+                if _all is not None:
+                    of_all = _all._noticed(address, now, outage.since)
+                    of_all.attempts += 1
+                    again = of_all.say(what, now) if of_all.due(what, now, 0.0) else None
+            if again is not None:
+                logger.warning("%s%s%s", str(error), note, again)
 
-    def _take_back(self, outage: _Outage, broker: str, now: float) -> None:
-        if outage.told:
-            logger.warning("connected to %s, after %.1f s", broker, now - outage.since)
+    def _take_back(self, address: Address, outage: _Outage, broker: str, now: float) -> None:
+        if not outage.told:
+            return
+        with _lock:
+            of_all = outage if _all is None else _all._by_address.pop(address, None)
+        if of_all is not None:
+            logger.warning("connected to %s, after %.1f s", broker, now - of_all.since)
+
+
+_lock = threading.Lock()
+_all: Outages | None = None
+"""What all clients have said, while somebody `says_once`; `_lock` guards it."""
+_asking = 0
+
+
+@contextmanager
+def says_once() -> Iterator[None]:
+    """Meanwhile, clients of this process that meet the same outage say it once, all together."""
+    global _all, _asking
+    with _lock:
+        _all, _asking = _all or Outages(), _asking + 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _asking -= 1
+            _all = _all if _asking else None

@@ -25,7 +25,7 @@ from fastq.errors import (
 )
 from fastq.net import addresses
 from fastq.net.addresses import Address
-from fastq.net.outages import SHORT_LIFE_S, SLOW_S, UNTRIED_S, Outages
+from fastq.net.outages import SHORT_LIFE_S, SLOW_S, UNTRIED_S, Outages, says_once
 from fastq.net.troubles import CHANGE_S
 
 HERE = Address("host", 9092)
@@ -47,6 +47,31 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 
 Said = Callable[[], list[str]]
+
+
+def test_clients_that_belong_together_say_an_outage_once(said: Said) -> None:
+    with says_once():
+        clients = [Outages() for _ in range(12)]
+        for turn in range(200):
+            for client in clients:
+                client.failed(HERE, REFUSED, 100.0 + turn / 3)
+        lines = said()
+        assert len(lines) == 2 and "for 30 s now" in lines[1]
+        late = Outages()  # as a lane that begins anew
+        late.failed(HERE, REFUSED, 167.0)
+        assert said() == []
+        late.failed(Address("other", 9092), REFUSED, 167.0)
+        assert len(said()) == 1, "another broker is another outage"
+        for client in (*clients, late):
+            client.ready(HERE, "host:9092 (node 1)", 168.0)
+        assert said() == ["connected to host:9092 (node 1), after 68.0 s"]
+        with says_once():
+            clients[3].failed(HERE, REFUSED, 170.0)
+        clients[4].failed(HERE, REFUSED, 170.1)
+        assert len(said()) == 1
+    clients[5].failed(HERE, REFUSED, 170.2)
+    clients[6].failed(HERE, REFUSED, 170.3)
+    assert len(said()) == 2, "each for itself again"
 
 
 def test_a_failure_is_said_at_once_and_then_now_and_then(said: Said) -> None:
