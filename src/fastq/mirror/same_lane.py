@@ -205,9 +205,14 @@ class SameLane(Lane):
                 continue
             if found is not None:
                 diverged = diverged_at(known[tp], at.log_end, *found)
-            if diverged is None and begins[tp] < at.log_end <= ends[tp]:
+            # Up to where both may have the same: a source that has lost more than it has written since may have other batches below, too.
+            both_from, both_to = max(begins[tp], at.log_start), min(at.log_end, ends[tp])
+            if diverged is not None:
+                both_to = min(both_to, diverged)
+            if both_from < both_to:
                 try:
-                    diverged = self._other_batches(source, tp, fresh[tp], max(begins[tp], at.log_start), at.log_end)
+                    other = self._other_batches(source, tp, fresh[tp], both_from, both_to)
+                    diverged = diverged if other is None else other
                 except FastqError as error:
                     self._set_aside(tp, error)
                     continue
