@@ -3,7 +3,8 @@
 Rules
 - A large answer takes the leader's loop, and then the follower's, from others for as long as it takes to send, and to write, all of it; in
   small ones the two work at the same time. In the pauses whoever shares their cores has these.
-- A leader that gets half as much meanwhile as it gives, or more, is followed without a pause: it might never be caught up with.
+- A leader that gets half as much meanwhile as it gives, or more, is followed without a pause, and in answers as large as any: it might never
+  be caught up with. Over a long way an answer takes its time, however small.
 - Whoever has all that is committed is not behind, however much is appended meanwhile: those in sync wait for nothing.
 """
 
@@ -22,7 +23,7 @@ behind each fetch costs a third of the pace, and others are disturbed a little l
 class CatchUp:
     """Of one fetcher, by its last answer: `is_behind` says that it was not all that the leader had."""
 
-    __slots__ = ("_fetches", "_got", "_grown", "_pause_s", "is_behind")
+    __slots__ = ("_fetches", "_got", "_grown", "_pause_s", "_rested", "is_behind")
 
     def __init__(self, pause_s: float) -> None:
         self._pause_s = pause_s
@@ -31,7 +32,7 @@ class CatchUp:
 
     def begin(self) -> None:
         """An answer begins, or none is to come."""
-        self.is_behind = False
+        self.is_behind = self._rested = False
         self._got = self._grown = 0
 
     def took(self, got: int, lacked: int | None, lacks: int) -> None:
@@ -42,14 +43,19 @@ class CatchUp:
         if lacked is not None:
             self._grown += max(0, lacks + got - lacked)
 
+    @property
+    def _is_outrun(self) -> bool:
+        """Whether the leader has grown so much meanwhile that it might never be caught up with."""
+        return self._got < 2 * self._grown
+
     def bytes_max(self, most: int) -> int:
         """Of the next answer, which may have so many otherwise: less while it would be full each time."""
-        return min(most, CATCH_UP_BYTES) if self.is_behind else most
+        return min(most, CATCH_UP_BYTES) if self.is_behind and not self._is_outrun else most
 
     def rest_s(self) -> float:
         """Seconds to let pass before the next fetch, from now on: for each answer once."""
-        got, grown, self._got, self._grown = self._got, self._grown, 0, 0
-        if not self.is_behind or got == 0 or got < 2 * grown:
+        if self._rested or not self.is_behind or self._got == 0 or self._is_outrun:
             return 0.0
+        self._rested = True
         self._fetches = (self._fetches + 1) % CATCH_UP_FETCHES
         return 0.0 if self._fetches else self._pause_s

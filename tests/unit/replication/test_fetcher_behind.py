@@ -63,6 +63,21 @@ def test_a_leader_that_grows_half_as_fast_as_it_is_read_is_followed_without_a_pa
     assert sum(follower.step() for _ in range(CATCH_UP_FETCHES)) == CATCH_UP_FETCHES - 1
 
 
+def test_a_leader_that_grows_half_as_fast_as_it_is_read_is_asked_for_as_much_as_may_come() -> None:
+    """Over a long way an answer takes its time, however small: ten megabytes a second came at most with 50 ms there and back."""
+    leader_log, mine = log_of(*[0] * 20), MemoryLog()
+    follower = pair(leader_log, mine, 0, partition_bytes_max=1)
+    whole = follower.machine.config.response_bytes_max
+    follower.steps(2)
+    for _ in range(3):
+        leader_log.append(0, b"more")
+        leader_log.high_watermark = leader_log.log_end_offset
+        follower.step()
+    follower.steps(4)
+    small = CATCH_UP_BYTES
+    assert [request.max_bytes for request in fetches(follower)] == [whole, small, small, *[whole] * 3, *[small] * 3]
+
+
 def test_who_has_all_that_is_committed_waits_for_nothing() -> None:
     leader_log, mine = log_of(0), MemoryLog()
     follower = pair(leader_log, mine, 0, partition_bytes_max=1, catch_up_pause_s=PAUSE_S)
