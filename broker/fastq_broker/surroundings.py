@@ -32,10 +32,11 @@ def system_clock() -> int:
 
 
 def start_threads(count: int, name: str) -> Executor:
-    """A pool of so many threads, which start when they have something to do."""
+    """A pool of so many threads, which start when they have something to do, and take their turns as the system has it: one that starts
+    while its node's loop has long turns would have those for good."""
     from concurrent.futures import ThreadPoolExecutor
 
-    return ThreadPoolExecutor(count, name)
+    return ThreadPoolExecutor(count, name, set_slice_us, (0,))
 
 
 class Binds(Protocol):

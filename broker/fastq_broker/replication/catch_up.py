@@ -3,8 +3,8 @@
 Rules
 - A large answer takes the leader's loop, and then the follower's, from others for as long as it takes to send, and to write, all of it; in
   small ones the two work at the same time. In the pauses whoever shares their cores has these.
-- A leader that gets half as much meanwhile as it gives, or more, is followed without a pause, and in answers as large as any: it might never
-  be caught up with. Over a long way an answer takes its time, however small.
+- A leader that gets half as much meanwhile as it gives, or more, is followed without a pause, and in answers as large as any: it might
+  never be caught up with. Over a long way an answer takes its time, however small.
 - Whoever has all that is committed is not behind, however much is appended meanwhile: those in sync wait for nothing.
 """
 

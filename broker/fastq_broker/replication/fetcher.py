@@ -323,6 +323,8 @@ class ReplicaFetcher:
         if plan is not None:
             bytes_max = self._catch_up.bytes_max(self.config.response_bytes_max)
             self._effects.append(SendFetch(self._send(None), plan, self._wait_ms(now), bytes_max))
+        elif not self._throttled and not self._syncing:  # those come yet
+            self._catch_up.begin()
 
     def _wait_ms(self, now: float) -> int:
         """How long the leader may wait for records: whose pause is over then is not to wait for those that nobody writes to."""
@@ -363,6 +365,7 @@ class ReplicaFetcher:
             session.lost(known=code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             if code not in SESSION_ERRORS or session.losses > 1:
                 logger.warning("replica fetch refused: %s", error_for_code(code, broker=self.leader, api="Fetch"))
+                self._catch_up.begin()
                 self._retry_at = now + self.config.backoff_s
             return
         session.answered(response.session_id)

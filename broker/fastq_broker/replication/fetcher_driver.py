@@ -105,6 +105,7 @@ class _Runner:
     def _work(self, now: float) -> None:
         for effect in self.machine.poll(now):
             self._do(effect)
+        self._fetchers.look(self)
 
     def _do(self, effect: Effect) -> None:
         """Do it, or, for want of memory as a rule, not: nobody answers what was not asked. What is not waited for is looked at later."""
@@ -145,7 +146,6 @@ class _Runner:
             logger.log(logging.DEBUG if self._failing else logging.WARNING, "following %s: %s", self.leader, error)
             self._failing = True
             self.machine.failed(number, self.now())
-        self._fetchers.look(self)
         self.turns.turn()
 
 
@@ -213,7 +213,7 @@ class ReplicaFetchers:
     def look(self, runner: _Runner) -> None:
         """Whether this one is far behind may have changed."""
         is_behind = runner.machine.is_behind
-        if is_behind is runner.was_behind:
+        if is_behind is runner.was_behind or runner.turns.closed:
             return
         runner.was_behind = is_behind
         before, self._behind = self._behind, self._behind + (1 if is_behind else -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,19 +11,27 @@ from typing import Any
 
 import pytest
 from fastq_broker.replication import fetcher_driver
-from fastq_broker.replication.fetcher import FetcherConfig
+from fastq_broker.replication.fetcher import FetcherConfig, Phase
 from fastq_broker.replication.fetcher_driver import Assignment, NodeState, ReplicaFetchers
 from fastq_broker.replication.fetcher_session import FollowerSession, ReplicaPartition
 from fastq_broker.replication.follower_log import FollowerLog
-from fastq_broker.surroundings import Surroundings
+from fastq_broker.surroundings import Surroundings, start_threads
 from fetcher_world import BROKER_EPOCH, LATEST_LEVEL, Leader, MemoryLog
+from thread_slices import KNOWS_SLICES, slice_us
 
+from fastq._native.scheduling import set_slice_us
 from fastq._native.wire import Reader, Writer
 from fastq.config import ClientConfig
-from fastq.errors import KafkaError
+from fastq.errors import ErrorCode, KafkaError
 from fastq.metadata import Node
 from fastq.net.requests import EncodedRequest
-from fastq.protocol.messages import ApiVersionsRequest, ApiVersionsResponse, FetchRequest, ListOffsetsRequest
+from fastq.protocol.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+)
 
 TOPIC_ID = bytes([7]) * 16
 VERSIONS = [
@@ -124,6 +133,10 @@ def log_of(*epochs: int) -> MemoryLog:
     return log
 
 
+def no_memory(*given: Any) -> Any:
+    raise MemoryError
+
+
 async def until(what: Callable[[], bool]) -> None:
     for _ in range(6000):
         if what():
@@ -183,26 +196,40 @@ def test_a_node_that_catches_up_asks_for_long_turns_until_all_it_follows_is_here
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("end", ["unfollowed", "moved", "closed", "gone"])
-def test_a_node_that_catches_up_no_more_asks_for_no_long_turns(end: str) -> None:
+@pytest.mark.parametrize("end", ["unfollowed", "moved", "closed", "gone", "refused", "unasked", "others stopped"])
+def test_a_node_that_catches_up_no_more_asks_for_no_long_turns(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         brokers = [Broker(1), Broker(3)]
         nodes = [await broker.start() for broker in brokers]
-        follower, name = Node2(partition_bytes_max=1), partition(0)
+        follower, name = Node2(partition_bytes_max=1, catch_up_pause_s=0.3), partition(0)
         for broker in brokers:
             broker.leader.lead(name, log_of(*[0] * 3000), 0)
         follower.follow(nodes[0], 0, name)
+        if (
+            end == "others stopped"
+        ):  # by their leader, which is in another epoch; and the one goes while there is a pause
+            brokers[0].leader.lead(partition(1), log_of(0), 1)
+            follower.follow(nodes[0], 0, partition(1))
+            (runner,) = follower.fetchers._runners.values()
+            await until(lambda: runner.machine.partitions[partition(1).key].phase is Phase.STOPPED)
+            await until(lambda: not runner.machine.in_flight and runner.machine.is_behind)
         await until(lambda: follower.turns_us == [fetcher_driver.CATCH_UP_TURNS_US])
         brokers[1].wait_s = 3600.0
-        if end == "unfollowed":
+        if end in ("unfollowed", "others stopped"):
             follower.fetchers.unfollow([name.key])
         elif end == "moved":
             follower.follow(nodes[1], 1, name)
         elif end == "closed":
             follower.fetchers.close()
             follower.fetchers.close()
+        elif end == "refused":  # all of it, as to who may not ask any more
+            refusal = FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            monkeypatch.setattr(brokers[0].leader, "fetch", lambda request, version: refusal)
+        elif end == "unasked":
+            monkeypatch.setattr(fetcher_driver, "fetch_request", no_memory)
         else:
             await brokers[0].stop()
+        if end not in ("unfollowed", "moved", "closed"):
             await until(lambda: len(follower.turns_us) > 1)
         assert follower.turns_us == [fetcher_driver.CATCH_UP_TURNS_US, 0]
         follower.fetchers.close()
@@ -210,6 +237,23 @@ def test_a_node_that_catches_up_no_more_asks_for_no_long_turns(end: str) -> None
             await broker.stop()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.skipif(not KNOWS_SLICES, reason="this system has no slices")
+def test_a_thread_of_the_node_that_is_begun_meanwhile_has_its_turns_as_the_system_has_them() -> None:
+    """It had the long ones for good: one that reads for consumers, say."""
+    found: list[int] = []
+
+    def catch_up() -> None:
+        set_slice_us(fetcher_driver.CATCH_UP_TURNS_US)
+        with start_threads(1, "pool") as pool:
+            found.append(pool.submit(slice_us).result())
+
+    before = slice_us()
+    loop = threading.Thread(target=catch_up)
+    loop.start()
+    loop.join()
+    assert found == [before]
 
 
 @pytest.mark.parametrize("short", ["question", "answer"])
