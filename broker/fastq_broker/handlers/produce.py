@@ -309,6 +309,7 @@ def _answer_when_kept(
     deferred = promised or Deferred(connection)
     left = len(waiting)
     timer: asyncio.TimerHandle | None = None
+    encode = partial(_encode, connection, ports, header, results)  # now: there may be no memory for it then
 
     def kept(position: int, error: KafkaError | None) -> None:
         nonlocal left
@@ -325,7 +326,7 @@ def _answer_when_kept(
         if left == 0:
             if timer is not None:
                 timer.cancel()
-            deferred.complete_with(partial(_encode, connection, ports, header, results), "Produce")
+            deferred.complete_with(encode, "Produce")
 
     acknowledgements: list[tuple[SharedPartition, Acknowledgement]] = []
     for position, replica, offset in waiting:

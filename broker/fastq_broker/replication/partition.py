@@ -168,16 +168,19 @@ class Partition:
 
     # -- what the metadata says
 
-    def apply(self, image: PartitionImage, log: Ends, now_ms: int) -> list[Effect]:
-        """Follow the metadata; `log` is what is here of the partition."""
+    def apply(self, image: PartitionImage, log: Ends, now_ms: int, effects: list[Effect] | None = None) -> list[Effect]:
+        """Follow the metadata; `log` is what is here of the partition. Effects come to `effects`, each before that is so by which it would
+        not come again: where memory fails on the way none is lost, and one may come twice."""
+        effects = [] if effects is None else effects
         if image.partition_epoch < self.partition_epoch or image.leader_epoch < self.leader_epoch:
-            return []
+            return effects
         if image.leader == self._node_id:
-            return self._lead(image, log, now_ms)
-        return self._follow(image)
+            self._lead(image, log, now_ms, effects)
+        else:
+            self._follow(image, effects)
+        return effects
 
-    def _lead(self, image: PartitionImage, log: Ends, now_ms: int) -> list[Effect]:
-        effects: list[Effect] = []
+    def _lead(self, image: PartitionImage, log: Ends, now_ms: int, effects: list[Effect]) -> None:
         newly_led, new_epoch = not self.leads, image.leader_epoch > self.leader_epoch
         others = [node for node in image.replicas if node != self._node_id]
         self._followers = {node: self._followers.get(node) or Follower(node) for node in others}
@@ -198,10 +201,8 @@ class Partition:
         self.leader_epoch = image.leader_epoch
         self.partition_epoch = image.partition_epoch
         effects += self.count(now_ms)  # the in-sync set may be down to one
-        return effects
 
-    def _follow(self, image: PartitionImage) -> list[Effect]:
-        effects: list[Effect] = []
+    def _follow(self, image: PartitionImage, effects: list[Effect]) -> None:
         if self.leads:
             effects.append(StoppedLeading())
         if image.leader_epoch > self.leader_epoch or image.leader != self.leader_id:
@@ -212,7 +213,6 @@ class Partition:
         self.epoch_start = UNKNOWN_OFFSET
         self._followers = {}
         self.isr.commit(frozenset())
-        return effects
 
     def configure(self, min_insync_replicas: int, now_ms: int) -> list[Effect]:
         """min.insync.replicas is another."""
@@ -302,8 +302,9 @@ class Partition:
                 watermark = follower.log_end
         if watermark <= high_watermark:
             return []
+        effects: list[Effect] = [Advanced(watermark)]  # first: it does not come again
         self._log = self._log._replace(high_watermark=watermark)
-        return [Advanced(watermark)]
+        return effects
 
     # -- who is in sync
 

@@ -147,11 +147,12 @@ class SharedPartition:
         """Follow the metadata. Raises KafkaStorageError when this node is to lead and the log cannot be read."""
         leads = image.leader == self._replication.node_id
         ends = self._ends() if leads else NOT_LOADED
-        before, epoch = self.machine.isr.committed, self.machine.leader_epoch
-        effects = self.machine.apply(image, ends, self._replication.monotonic_ms())
-        if self.machine.leader_epoch != epoch:  # but for who is to be sent away, what is left is of the past
-            self._left = [effect for effect in self._left if isinstance(effect, StoppedLeading)] if self._left else []
-        self._left = self._left + effects if self._left else effects
+        before = self.machine.isr.committed
+        if (
+            self._left and image.leader_epoch > self.machine.leader_epoch
+        ):  # but for who is to be sent away, it is of the past
+            self._left = [effect for effect in self._left if isinstance(effect, StoppedLeading)]
+        self.machine.apply(image, ends, self._replication.monotonic_ms(), self._left)
         self._count_moves(before)
         if self.machine.isr.pending is None:
             self._replication.alter.forget(self._key)  # the metadata was faster than the question
@@ -191,6 +192,11 @@ class SharedPartition:
             # There was no memory to ask, or the metadata that its answer spoke of has not come: all it takes is to ask once more.
             self._replication.alter.submit(self._key, pending)
         self._do([*self.machine.check(self._replication.monotonic_ms()), StartMoved()])  # who was fenced counts no more
+        log, machine = self._log, self.machine
+        if (
+            machine.leads and log.loaded and log.high_watermark < machine.high_watermark
+        ):  # there was no memory to show it
+            self._advance(machine.high_watermark)
 
     def answered(self, change: IsrChange, answer: IsrAnswer) -> None:
         before = self.machine.isr.committed
@@ -267,10 +273,12 @@ class SharedPartition:
     def _acknowledge(self) -> None:
         acks, machine = self._acks, self.machine
         while acks and (acks[0].callback is None or machine.acknowledgement(acks[0].offset) is not None):
-            waiting = heapq.heappop(acks)
-            code = machine.acknowledgement(waiting.offset)
-            detail = f"the records below {waiting.offset} were written, and are not acknowledged"
-            self._tell(waiting, self._error(code, detail) if code else None)
+            code = machine.acknowledgement(acks[0].offset)
+            detail = f"the records below {acks[0].offset} were written, and are not acknowledged" if code else ""
+            error = self._error(code, detail) if code else None
+            self._tell(
+                heapq.heappop(acks), error
+            )  # nothing fails any more that would keep who is not among them from its answer
 
     def _send_away(self) -> None:
         acks, self._acks = self._acks, []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from failing_allocations import AllocationsFail
 from fastq_broker.coordinator import ShardContext
 from fastq_broker.handlers import delete_records as delete_records_handler
 from fastq_broker.handlers import produce
@@ -112,6 +114,55 @@ def test_what_there_was_no_memory_to_do_as_another_leads_is_done_when_that_is_sa
     assert (answer.done, answer.code) == (True, 0)
     for node in bench.nodes.values():
         assert (node.values(), node.log.epochs.entries()[-1]) == ([b"a"], (7, 0))
+
+
+def test_no_allocation_that_fails_as_another_leads_costs_more_than_another_try(tmp_path: Path) -> None:
+    """Amid the machine's own notes: the new leader went on fetching from the old one, or a follower followed nobody."""
+    for first in itertools.count():
+        bench = Bench(tmp_path / str(first), nodes=3)
+        bench.settle()
+        placed = bench.placed._replace(leader=2, leader_epoch=7, partition_epoch=bench.placed.partition_epoch + 1)
+        failed = 0
+        for node in bench.nodes.values():
+            try:
+                with AllocationsFail(first):
+                    node.replica.apply(placed)
+            except MemoryError:
+                failed += 1
+        bench.placed = placed._replace(partition_epoch=placed.partition_epoch - 1)
+        bench.publish()
+        for _ in range(3):  # a log that could not be read rests for a second
+            bench.settle()
+            bench.loop.pass_time(1.1)
+        answer = bench.nodes[2].produce(b"a")
+        bench.settle()
+        assert answer.done and answer.code == 0, first
+        for node in bench.nodes.values():
+            assert (node.values(), node.log.epochs.entries()[-1]) == ([b"a"], (7, 0)), first
+        if not failed:
+            break
+
+
+def test_no_allocation_that_fails_as_a_record_is_committed_keeps_it_from_anybody_for_long(tmp_path: Path) -> None:
+    """It was seen once more was written, and its producer was told that its time is over, or nothing at all."""
+    for first in itertools.count():
+        bench = Bench(tmp_path / str(first))
+        bench.settle()
+        leader, failed = bench.nodes[1], False
+        answer, told = leader.produce(b"a"), list[str]()
+        answer._result.hand_over(SimpleNamespace(complete=lambda *_: told.append("an answer"), fail=told.append))
+        assert leader.replica.shared is not None
+        try:
+            with AllocationsFail(first):
+                leader.replica.shared.fetched(2, 1, 0, bench.brokers[2].epoch)
+        except MemoryError:
+            failed = True
+        leader.replication.check()
+        leader.replica.shared.fetched(2, 1, 0, bench.brokers[2].epoch)
+        leader.replication.check()
+        assert leader.values() == [b"a"] and len(told) == 1, first
+        if not failed:
+            break
 
 
 def test_when_its_time_is_over_a_produce_is_told_so_and_the_records_stay(tmp_path: Path) -> None:
