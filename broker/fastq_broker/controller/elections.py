@@ -12,9 +12,10 @@ Rules
 - A leader epoch grows with each record that names a leader: when another leads, or nobody, or when a replica leaves the partition. An ISR
   that grows or shrinks is no such thing from 3.6-IV0 on (KAFKA-15021).
 - A plan reads one view. It says records in the order of topics and partitions, a partition at most once.
-Three departures from Apache Kafka: the ELR keeps no broker that is no replica any more (Kafka's may, until the ISR is large enough; placed
+Four departures from Apache Kafka: the ELR keeps no broker that is no replica any more (Kafka's may, until the ISR is large enough; placed
 there again it would count as one that has everything), an unregistered broker leaves it, which Kafka says and does not do, and another
-min.insync.replicas leaves it to a partition with an empty ISR, which in Kafka has nobody left then but by an unclean election.
+min.insync.replicas leaves it to a partition with an empty ISR, which in Kafka has nobody left then but by an unclean election. Nor has one
+there that had no leader as ELR was switched on, once who had stayed in its ISR has stopped uncleanly.
 Source: PartitionChangeBuilder, PartitionReassignmentReplicas, ReplicationControlManager.generateLeaderAndIsrUpdates.
 """
 
@@ -210,7 +211,8 @@ class PartitionChange:
             record.leader = self._partition.leader
 
     def _set_last_leader(self) -> None:
-        """Who led last, while nobody leads: who is asked first when nobody is left that surely has everything."""
+        """Who led last, while nobody leads: who is asked first when nobody is left that surely has everything. Where nobody led as ELR came
+        it is who had stayed in the ISR until now."""
         partition, record = self._partition, self._record
         if not self._view.elr:
             return
@@ -218,6 +220,8 @@ class PartitionChange:
             record.last_known_elr = [partition.leader]
         elif record.leader >= 0 and partition.last_known_elr:
             record.last_known_elr = []
+        elif record.isr == [] and partition.leader == NO_LEADER and not partition.last_known_elr:
+            record.last_known_elr = list(partition.isr)
 
     def _set_assignment(self) -> None:
         partition, record, view = self._partition, self._record, self._view

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from control_world import Cluster, change_of, directory_id, topic_id
-from fastq_broker.controller import elections
+from fastq_broker.controller import elections, features
 from fastq_broker.controller.elections import (
     PREFERRED_TYPE,
     RECOVERED,
@@ -232,6 +232,21 @@ def test_the_last_leader_is_elected_when_nobody_is_left_and_has_to_recover() -> 
     cluster.brokers(1, 2)
     cluster.partition(replicas=[1, 2], isr=[], last_known_elr=[2], leader=-1)
     record = build(cluster)
+    assert record == change_of(leader=2, isr=[2], leader_recovery_state=RECOVERING, last_known_elr=[])
+
+
+def test_who_stayed_in_sync_as_nobody_led_is_asked_first_when_it_has_stopped_uncleanly() -> None:
+    """Nobody leads before the ELR comes, which alone knows who led last: nobody did for good."""
+    cluster = Cluster(elr=False)
+    cluster.broker(1)
+    cluster.broker(2, fenced=True)
+    cluster.partition(replicas=[1, 2], isr=[2])
+    record = build(cluster, isr=[])
+    assert record is not None
+    cluster.apply(record, m.FeatureLevelRecord(name=features.ELIGIBLE_LEADER_REPLICAS, feature_level=1))
+    lost = elections.broker_lost_records(cluster.view, 2)
+    assert cluster.apply(*lost) == [change_of(isr=[], last_known_elr=[2])]
+    (record,) = elections.broker_joins(cluster.view, 2)
     assert record == change_of(leader=2, isr=[2], leader_recovery_state=RECOVERING, last_known_elr=[])
 
 
@@ -478,7 +493,7 @@ def test_a_broker_that_lost_records_is_neither_in_sync_nor_eligible() -> None:
     cluster.partition(replicas=[2])
     assert elections.broker_lost_records(cluster.view, 1) == [
         change_of(number=0, eligible_leader_replicas=[]),
-        change_of(number=1, isr=[]),
+        change_of(number=1, isr=[], last_known_elr=[1]),
     ]
 
 
