@@ -19,6 +19,7 @@ from fastq_broker.controller.controller import Controller
 from fastq_broker.controller.elections import Election, PartitionChange
 from fastq_broker.controller.snapshots import SnapshotKeeper
 from fastq_broker.handlers.fetch import _Fetch
+from fastq_broker.log.log_file import LogFile
 from fastq_broker.log.producer_state import ProducerState
 from fastq_broker.log.retention import apply_retention
 from fastq_broker.log.visibility import Visibility
@@ -441,6 +442,9 @@ MUTATIONS = {
     ),
     "a follower takes a gap for a loss": Mutation(
         ReplicaFetcher, "_make_room", _takes_a_gap_for_a_loss, 0, "not well|not alike", "cleaning"
+    ),
+    "a log keeps the room ahead of its end": Mutation(
+        LogFile, "give_back", _does_nothing, 29, "takes more than it needs", "room ahead"
     ),
     "a transaction commits no offsets": Mutation(
         TransactionOperations, "_send_offsets", _does_nothing, 30, "as its copy", "own copiers"

@@ -26,13 +26,15 @@ from fastq_broker.log.cleaner import Failure
 from fastq_broker.log.cleaner_job import CleaningJob, CleaningResult, DamagedAborts, Throttle, UncleanableLog, clean
 from fastq_broker.log.files import FileHandle, Space
 from fastq_broker.log.flusher import Done, ManualFlusher
+from fastq_broker.log.log_manager import CLEAN_SHUTDOWN
 from fastq_broker.raft.voters import VoterSet
 from fastq_broker.surroundings import Surroundings
 from forgetful_disk import ForgetfulFiles, inodes_below
 
 from fastq.protocol.uuid import random_uuid
 from simulation.network import Network
-from simulation.world import FIRST_MS, Host, World
+from simulation.story import PAGE_BYTES
+from simulation.world import FIRST_MS, Host, Violation, World
 
 CLUSTER = "c" * 22
 PORT, CONTROLLER_PORT = 9092, 9093
@@ -40,8 +42,8 @@ COMPACTION_S = 1.0
 """How long a round of the cleaner may take."""
 READS_S = 0.01, 0.1, 1.0
 """How long a read of what is not in memory may take."""
-PAGE_BYTES = 4096
-"""What a disk writes at once."""
+INTERRUPTED = 0.05
+"""How often a request for room on the disk is, amid it."""
 SETTINGS = {
     "controller.listener.names": "CONTROLLER",
     "process.roles": "broker,controller",
@@ -72,16 +74,22 @@ def ip_of(node_id: int) -> str:
 class Disk(ForgetfulFiles):
     """The files of one process, on a disk that the process before it has used. One that has ended reaches them no more.
 
-    A disk that is full takes no bytes and no names. What `fails(operation, path)` says fails. What a sync fails for is gone, and a
-    later sync of it says that all is well: the system has dropped the pages. What was not synced may be there after a loss of power all
-    the same: whole, up to a byte, or, but in the metadata log, in part of its pages; the names of a directory are all there or none.
+    A disk that is full takes no bytes and no names, and gives no room ahead. What `fails(operation, path)` says fails. What a sync fails
+    for is gone, and a later sync of it says that all is well: the system has dropped the pages. What was not synced may be there after a
+    loss of power all the same: whole, up to a byte, or, but in the metadata log, in part of its pages; the names of a directory are all
+    there or none.
     """
 
     def __init__(
-        self, before: Disk | None, is_full: Callable[[], bool], fails: Callable[[str, str], bool] = lambda *what: False
+        self,
+        before: Disk | None,
+        is_full: Callable[[], bool],
+        fails: Callable[[str, str], bool] = lambda *what: False,
+        interrupts: Random | None = None,
     ) -> None:
         super().__init__()
         self.gone = False
+        self._interrupts = interrupts
         self._is_full, self._fails = is_full, fails
         self.room = Space(1 << 40, 1 << 41)  # what the machine has is nothing to a seed
         self._dropped: dict[int, list[tuple[int, int]]] = {}
@@ -112,6 +120,14 @@ class Disk(ForgetfulFiles):
     def _check_room(self, path: str) -> None:
         if self._is_full():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def reserve(self, fd: int, position: int, size: int) -> bool:
+        self._check_there()
+        self._check_room(self._paths[fd])
+        if self._interrupts is not None and self._interrupts.random() < INTERRUPTED:
+            super().reserve(fd, position, size // 2)
+            raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR), self._paths[fd])
+        return super().reserve(fd, position, size)
 
     def mkdir(self, path: str) -> None:  # type: ignore[override]
         self._check_there()
@@ -359,7 +375,8 @@ class Node:
         self.lives += 1
         self.host = host = Host(world, str(self), ip_of(self.node_id))
         self.network.add(host)
-        before, self.disk = self.disk, Disk(self.disk, lambda: world.now < self.full_until, self.fails)
+        interrupts = world.random_of(f"interruptions of {self} {self.lives}")
+        before, self.disk = self.disk, Disk(self.disk, lambda: world.now < self.full_until, self.fails, interrupts)
         if before is None:
             self.disk.all_on_disk(self.path)
         random = world.random_of(f"{self} {self.lives}")
@@ -427,7 +444,19 @@ class Node:
         self.stopping = True
         self.world.tell(self, "is told to stop")
         task = host.loop.create_task(broker.close())
-        task.add_done_callback(lambda task: None if host.dead else self.kill())
+        task.add_done_callback(lambda task: None if host.dead else self._stopped())
+
+    def _stopped(self) -> None:
+        """Nothing takes room of the disk that it does not need, in a directory that says that all is in order."""
+        for directory in self.directories:
+            marked = (directory / CLEAN_SHUTDOWN).exists()
+            for path in directory.glob("*/*.log") if marked else ():
+                found = path.stat()
+                if found.st_blocks * 512 > found.st_size + PAGE_BYTES and not path.parent.name.endswith("-delete"):
+                    raise Violation(
+                        f"{self} has stopped, and {path.name} of {path.parent.name} takes more than it needs"
+                    )
+        self.kill()
 
     def kill(self, *, power: bool = False) -> None:
         """The process is gone; with `power`, what was not synced too."""

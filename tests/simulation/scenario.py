@@ -28,7 +28,7 @@ from simulation.operator import Operator, Places
 from simulation.own_client import OwnConsumer, OwnProducer, lent
 from simulation.own_copier import COPY, CopyReader, OwnCopier
 from simulation.renewer import TOPIC, Renewer
-from simulation.story import cold_reads, surroundings
+from simulation.story import cold_reads, room_ahead, surroundings
 from simulation.transactions import CommittedReader, Ledger, Worker
 from simulation.trouble import Trouble
 from simulation.world import Violation, World
@@ -469,7 +469,7 @@ def simulate(seed: int, play: Callable[[Cluster], None], without: Collection[str
     """One seed, played; what a step of it raises is its problem."""
     world = World(seed, without)
     problem: str | None = None
-    with surroundings(world) as (root, log), cold_reads(world), lent(world):
+    with surroundings(world) as (root, log), cold_reads(world), room_ahead(world), lent(world):
         cluster = Cluster(world, root)
         try:
             play(cluster)

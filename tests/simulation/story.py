@@ -1,4 +1,4 @@
-"""A directory for the nodes of a seed, what they log as lines of its story, and what of their files is not in memory."""
+"""A directory for the nodes of a seed, what they log as lines of its story, what of their files is not in memory, and their room."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fastq_broker import output
+from fastq_broker.log import files, log_appends, log_file
 from fastq_broker.log.failures import failures
+from fastq_broker.replication import catch_up
 
 from simulation.world import World
 
@@ -37,6 +39,8 @@ class Log(logging.Handler):
             self.problem = self.problem or f"{loop.host} reports an error: {text}: {record.exc_info[1]!r}"
 
 
+PAGE_BYTES = 4096
+"""What a disk writes at once."""
 COLD = 0.3
 """How often what a connection is to send is not in memory, where that happens."""
 
@@ -55,6 +59,35 @@ def cold_reads(world: World) -> Iterator[None]:
         yield
     finally:
         output.read_if_cached, output.is_cached = originals
+
+
+LITTLE = [
+    (log_appends, "RESERVE_FROM_BYTES", (1, 120)),
+    (log_file, "RESERVED_BYTES_MIN", (1, 400)),
+    (log_file, "RESERVED_BYTES_MAX", (20_000,)),
+    (log_file, "RESERVED_SHARE", (1, 4)),
+    (files, "SLACK_BYTES", (PAGE_BYTES,)),
+    (catch_up, "CATCH_UP_BYTES", (700, 5000)),
+    (catch_up, "CATCH_UP_FETCHES", (1, 4)),
+]
+"""What counts as much, with records as small as a seed has them."""
+
+
+@contextmanager
+def room_ahead(world: World) -> Iterator[None]:
+    """Where that happens small logs have room on the disk ahead of their ends too, and who lacks a few records is behind."""
+    if not world.has("room ahead"):
+        yield
+        return
+    random = world.random_of("how much is much")
+    originals = [getattr(module, name) for module, name, _ in LITTLE]
+    for module, name, choices in LITTLE:
+        setattr(module, name, random.choice(choices))
+    try:
+        yield
+    finally:
+        for (module, name, _), original in zip(LITTLE, originals, strict=True):
+            setattr(module, name, original)
 
 
 @contextmanager

@@ -31,7 +31,15 @@ DRIFT = 0.1
 """How much faster or slower than the world's time a clock may be."""
 BOOTED_S = 100_000.0
 """How long ago a host may have begun to count."""
-SHARES = {"drift": 0.5, "cleaning": 0.3, "directories": 0.3, "elections": 0.3, "own copiers": 0.25, "cold reads": 0.25}
+SHARES = {
+    "drift": 0.5,
+    "cleaning": 0.3,
+    "directories": 0.3,
+    "elections": 0.3,
+    "own copiers": 0.25,
+    "cold reads": 0.25,
+    "room ahead": 0.3,
+}
 """Kinds of trouble that last all the time of a seed, and how many of the seeds have them."""
 
 ENDS_MAX = 20
