@@ -38,6 +38,8 @@ _MORE_FILES = "raise the limit of open files (ulimit -n, LimitNOFILE=), or have 
 _SHORTAGE_LINE_MS = 10_000
 """Shortages are said at most this often."""
 
+RESERVE_AGAIN_MS = 60_000
+"""How long no log has room ahead of its end after a write has found the disk full."""
 _IN_THE_WAY = frozenset(
     {errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EPERM, errno.EACCES, errno.EBUSY}
 )
@@ -115,8 +117,10 @@ class LogDir:
         self.reserves = True
         """Whether logs may have room on the disk ahead of their ends: not while the disk is short of it."""
         self.on_offline: Callable[[LogDir], None] | None = None
-        self.on_short: Callable[[LogDir], None] | None = None
-        """Hears that logs are to give back the room ahead of their ends."""
+        self.on_short: Callable[[LogDir], int] | None = None
+        """Has logs give back the room ahead of their ends, and answers how much that was."""
+        self._given_back_bytes = 0  # when the disk was last short of it
+        self._reserves_at_ms = monotonic_ms()  # no sooner, after a write has found the disk full
         self.on_recovery_read: Callable[[int], None] | None = None
         """Hears of each piece of a log that a recovery has read."""
         self.late_recovery: Callable[[PartitionLog], KafkaError] | None = None
@@ -168,6 +172,7 @@ class LogDir:
             return self.fail(action, path, error)
         if is_full(error):
             self.refused_for_room += 1
+            self._reserves_at_ms = self.monotonic_ms() + RESERVE_AGAIN_MS
             self.give_back_room()
         refusal = self._error(action, path, error, "nothing of this was acknowledged; try it again")
         now_ms = self.monotonic_ms()
@@ -202,7 +207,13 @@ class LogDir:
         if self.reserves:
             self.reserves = False
             if self.on_short is not None:
-                self.on_short(self)
+                self._given_back_bytes = self.on_short(self)
+
+    def take_room_again(self, spare_bytes: int) -> None:
+        """So many bytes are free besides what tells enough from too little. Logs may have room ahead of their ends where they would not be
+        short of it again with what they had, nor the disk has been full a moment ago: by a quota, say, which nobody sees who looks."""
+        if spare_bytes >= self._given_back_bytes and self.monotonic_ms() >= self._reserves_at_ms:
+            self.reserves = True
 
     def check_append(self, from_client: bool) -> None:
         """Raise why an append is refused. Only where there is a `refusal`."""

@@ -134,9 +134,8 @@ class LogManager(LogIdentity):
         if self.on_dir_offline is not None:
             self.on_dir_offline(log_dir)
 
-    def _give_back_room(self, log_dir: LogDir) -> None:
-        for _, log in self._logs_in(log_dir):
-            log.give_back_room()
+    def _give_back_room(self, log_dir: LogDir) -> int:
+        return sum(log.give_back_room() for _, log in self._logs_in(log_dir))
 
     # -- start and stop
 

@@ -353,11 +353,14 @@ class PartitionLog(LogReads, LogAppends):
 
     # -- truncation and closing
 
-    def give_back_room(self) -> None:
-        """Have no room on the disk ahead of the log's end. What cannot be given back now is when the segment is closed."""
-        if self.loaded and self._active.log.is_ahead:
-            with contextlib.suppress(OSError):
-                self._active.log.give_back()
+    def give_back_room(self) -> int:
+        """Have no room on the disk ahead of the log's end; how much it was. What cannot be given back now is when the segment is closed."""
+        if not self.loaded or not self._active.log.is_ahead:
+            return 0
+        ahead = self._active.log.reserved - self._active.log.size
+        with contextlib.suppress(OSError):
+            self._active.log.give_back()
+        return ahead
 
     @property
     def gap_offset(self) -> int | None:

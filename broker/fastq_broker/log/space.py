@@ -234,7 +234,7 @@ class SpaceGuard:
     def _follow(self, log_dir: LogDir, before: Level, look: Look) -> None:
         free, marks, level = look.space.free_bytes, look.marks, look.level
         if level is Level.OK:
-            log_dir.reserves = True
+            log_dir.take_room_again(free - marks.warn_bytes - marks.warn_bytes // 10)
         else:
             log_dir.give_back_room()
         if log_dir in self._metadata_dirs:

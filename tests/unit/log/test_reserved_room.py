@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, PartitionLog
-from fastq_broker.log.files import SLACK_BYTES
+from fastq_broker.log.files import SLACK_BYTES, Space
+from fastq_broker.log.log_dir import RESERVE_AGAIN_MS
 from fastq_broker.log.log_file import RESERVED_BYTES_MAX, RESERVED_BYTES_MIN, RESERVED_SHARE
+from fastq_broker.log.space import Level, Marks, SpaceGuard
 from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, crash, one_batch, open_manager, records_of
 
@@ -157,6 +159,59 @@ def test_a_disk_that_was_full_is_asked_again_when_it_has_room(tmp_path: Path) ->
     append(log, 1)
     assert len(files.reserved) == 2
     assert log.log_end_offset == ENOUGH + 1
+
+
+def test_a_disk_on_which_there_is_enough_without_the_room_ahead_is_not_short_of_it_again_and_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was given back was more than what tells enough from too little: it was taken again, and warned of, every few seconds."""
+    files = ReservingFiles()
+    log = new_log(tmp_path, files)
+    guard = SpaceGuard([log.dir], lambda: 0)
+    guard.apply(Marks(warn_bytes=RESERVED_BYTES_MIN, refuse_bytes=0))
+    end = log.active_segment.log
+
+    def look(free_bytes: int) -> Level:
+        """So much is free where no log has room ahead."""
+        files.room = Space(free_bytes - (end.reserved - end.size if end.is_ahead else 0), 1 << 40)
+        guard.look_now()
+        return guard.looks[log.dir.path].level
+
+    enough = 2 * RESERVED_BYTES_MIN
+    append(log, ENOUGH + 1)
+    assert look(enough) is Level.LOW
+    assert look(enough) is Level.OK
+    append(log, ENOUGH)
+    assert look(enough) is Level.OK and len(files.reserved) == 1
+    assert len(caplog.records) == 1 and "fewer than disk.warn.free.bytes" in caplog.text
+    assert look(2 * enough) is Level.OK
+    append(log, 1)
+    assert end.is_ahead
+
+
+def test_after_a_write_that_found_the_disk_full_there_is_room_ahead_no_sooner_than_a_while_later(
+    tmp_path: Path,
+) -> None:
+    """A quota is seen by nobody who looks: logs took it up each second, and the appends of others were refused."""
+    files, now_ms = ReservingFiles(), [0]
+    log = new_log(tmp_path, files)
+    log.dir.monotonic_ms = lambda: now_ms[0]
+    files.room = Space(1 << 40, 1 << 41)
+    guard = SpaceGuard([log.dir], lambda: now_ms[0])
+    append(log, ENOUGH)
+    files.plan(Fault("write", errno.EDQUOT, ".log"))
+    with pytest.raises(KafkaError):
+        append(log, 1)
+    files.heal()
+    asked = len(files.reserved)
+    for now_ms[0] in (1_000, RESERVE_AGAIN_MS - 1):
+        guard.look_now()
+        append(log, 1)
+        assert len(files.reserved) == asked
+    now_ms[0] = RESERVE_AGAIN_MS
+    guard.look_now()
+    append(log, 1)
+    assert len(files.reserved) == asked + 1
 
 
 def test_a_roll_and_a_stop_give_back_what_was_reserved(tmp_path: Path) -> None:

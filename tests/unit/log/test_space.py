@@ -14,6 +14,7 @@ from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.files import Space
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_appends import AppendResult
+from fastq_broker.log.log_dir import LogDir
 from fastq_broker.log.space import BALLAST, Level, Marks, SpaceGuard, SpaceLooker, judge
 from faulty_files import FaultyFiles
 from log_support import START_MS, one_batch, open_manager
@@ -174,7 +175,12 @@ def test_logs_have_no_room_ahead_of_them_where_there_is_little(tmp_path: Path) -
     one = Guarded(tmp_path, Marks(2 * GIB, GIB))
     short: list[str] = []
     (log_dir,) = one.manager.dirs
-    log_dir.on_short = lambda found: short.append(found.path)
+
+    def give_back(found: LogDir) -> int:
+        short.append(found.path)
+        return 0
+
+    log_dir.on_short = give_back
     for free, reserves, told in [
         (50, True, 0),
         (1, False, 1),
