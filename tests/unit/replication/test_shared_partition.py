@@ -17,7 +17,7 @@ from fastq_broker.log import LogConfig
 from fastq_broker.log.half_done import HalfDone
 from fastq_broker.replication.partition import Ends, IsrAnswer
 from fastq_broker.replication.shared import SharedPartition
-from shared_bench import LAG_MS, Bench
+from shared_bench import LAG_MS, Answer, Bench
 
 from fastq.errors import ErrorCode, KafkaError, KafkaStorageError, ReplicaNotAvailable
 from fastq.protocol.messages import DeleteRecordsRequest
@@ -68,6 +68,13 @@ def test_acks_one_is_answered_at_once_and_seen_later(tmp_path: Path) -> None:
     assert leader.values() == [b"a"]
 
 
+def told_of(answer: Answer) -> list[str]:
+    """What its connection is told: that there is an answer, or why it is closed."""
+    told: list[str] = []
+    answer._result.hand_over(SimpleNamespace(complete=lambda *_: told.append("an answer"), fail=told.append))
+    return told
+
+
 def test_a_produce_whose_refusal_cannot_be_made_has_its_connection_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,9 +84,7 @@ def test_a_produce_whose_refusal_cannot_be_made_has_its_connection_closed(
         raise MemoryError("none left")
 
     bench = Bench(tmp_path)
-    answer = bench.nodes[1].produce(b"a")
-    told: list[str] = []
-    answer._result.hand_over(SimpleNamespace(complete=lambda *_: told.append("an answer"), fail=told.append))
+    told = told_of(bench.nodes[1].produce(b"a"))
     with monkeypatch.context() as patch:
         patch.setattr(produce, "PartitionResponse", no_memory)
         bench.elect(2, (2,))
@@ -149,8 +154,7 @@ def test_no_allocation_that_fails_as_a_record_is_committed_keeps_it_from_anybody
         bench = Bench(tmp_path / str(first))
         bench.settle()
         leader, failed = bench.nodes[1], False
-        answer, told = leader.produce(b"a"), list[str]()
-        answer._result.hand_over(SimpleNamespace(complete=lambda *_: told.append("an answer"), fail=told.append))
+        told = told_of(leader.produce(b"a"))
         assert leader.replica.shared is not None
         try:
             with AllocationsFail(first):
