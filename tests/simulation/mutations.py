@@ -354,13 +354,13 @@ MUTATIONS = {
         Partition, "count", _watermark_of_the_leader, 0, "is committed up to"
     ),
     "acks=all is answered at the append": Mutation(
-        Partition, "acknowledgement", _answered_at_the_append, 0, "OUT_OF_ORDER_SEQUENCE_NUMBER|has the acknowledgement"
+        Partition, "acknowledgement", _answered_at_the_append, 1, "OUT_OF_ORDER_SEQUENCE_NUMBER|has the acknowledgement"
     ),
     "a follower counts before its write": Mutation(
         Follower, "fetched", _counts_what_is_on_its_way, 0, "is committed up to"
     ),
     "a follower does not truncate at a new epoch": Mutation(
-        ReplicaFetcher, "_truncate_to", _does_nothing, 0, "not well|not alike"
+        ReplicaFetcher, "_truncate_to", _does_nothing, 2, "not well|not alike"
     ),
     "a follower takes its log's end for committed": Mutation(
         Visibility, "advance_as_follower", _takes_its_end_for_committed, 5, "was committed"
@@ -377,7 +377,7 @@ MUTATIONS = {
     "a controller votes twice in an epoch": Mutation(
         Answers, "_grants", _votes_for_everybody, 10, "both lead the metadata quorum"
     ),
-    "a controller votes for who has less": Mutation(Answers, "_grants", _votes_for_who_has_less, 25, "was committed"),
+    "a controller votes for who has less": Mutation(Answers, "_grants", _votes_for_who_has_less, 1, "was committed"),
     "metadata is committed without a majority": Mutation(
         Leadership, "majority_has", _commits_alone, 0, "was committed"
     ),
@@ -385,7 +385,7 @@ MUTATIONS = {
         Partition, "_may_join", _joins_with_less, 0, "is committed up to"
     ),
     "what is not synced counts as kept": Mutation(
-        Visibility, "durable_end", _whole_log, 444, "was committed|not alike|OUT_OF_ORDER_SEQUENCE_NUMBER"
+        Visibility, "durable_end", _whole_log, 614, "was committed|not alike|OUT_OF_ORDER_SEQUENCE_NUMBER"
     ),
     "the last stable offset ignores open transactions": Mutation(
         Visibility, "_stable_offset", _stable_is_committed, 0, "was committed by"
