@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from types import TracebackType
 
 import pytest
+
+TURN_S = 1e-4
+"""Who waits for the interpreter already waits as long as it was told then, and would have its turn within the block: it has it before."""
 
 
 class AllocationsFail:
@@ -27,6 +31,7 @@ class AllocationsFail:
     def __enter__(self) -> AllocationsFail:
         gc.disable()
         sys.setswitchinterval(3600)
+        time.sleep(TURN_S)
         self._hooks.set_nomemory(self._first, self._stop)
         return self
 
