@@ -148,9 +148,8 @@ class SharedPartition:
         leads = image.leader == self._replication.node_id
         ends = self._ends() if leads else NOT_LOADED
         before = self.machine.isr.committed
-        if (
-            self._left and image.leader_epoch > self.machine.leader_epoch
-        ):  # but for who is to be sent away, it is of the past
+        if self._left and image.leader_epoch > self.machine.leader_epoch:
+            # It is of the past, but for who is to be sent away.
             self._left = [effect for effect in self._left if isinstance(effect, StoppedLeading)]
         self.machine.apply(image, ends, self._replication.monotonic_ms(), self._left)
         self._count_moves(before)
@@ -193,10 +192,8 @@ class SharedPartition:
             self._replication.alter.submit(self._key, pending)
         self._do([*self.machine.check(self._replication.monotonic_ms()), StartMoved()])  # who was fenced counts no more
         log, machine = self._log, self.machine
-        if (
-            machine.leads and log.loaded and log.high_watermark < machine.high_watermark
-        ):  # there was no memory to show it
-            self._advance(machine.high_watermark)
+        if machine.leads and log.loaded and log.high_watermark < machine.high_watermark:
+            self._advance(machine.high_watermark)  # there was no memory to show it
 
     def answered(self, change: IsrChange, answer: IsrAnswer) -> None:
         before = self.machine.isr.committed
@@ -276,9 +273,8 @@ class SharedPartition:
             code = machine.acknowledgement(acks[0].offset)
             detail = f"the records below {acks[0].offset} were written, and are not acknowledged" if code else ""
             error = self._error(code, detail) if code else None
-            self._tell(
-                heapq.heappop(acks), error
-            )  # nothing fails any more that would keep who is not among them from its answer
+            # Nothing fails from here on that would keep who is not among them any more from its answer.
+            self._tell(heapq.heappop(acks), error)
 
     def _send_away(self) -> None:
         acks, self._acks = self._acks, []

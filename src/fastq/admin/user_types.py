@@ -93,9 +93,8 @@ def _kind(value: object) -> str:
 
 def _check_user(change: UserScramCredentialUpsertion | UserScramCredentialDeletion) -> None:
     check_kind("user", change.user, str, "a text")
-    if not isinstance(
-        change.mechanism, ScramMechanism
-    ):  # which may be the password, where two were taken for each other
+    if not isinstance(change.mechanism, ScramMechanism):
+        # It may be the password, where two were taken for each other.
         raise TypeError(
             f"mechanism: a ScramMechanism is expected, as ScramMechanism.SCRAM_SHA_512, got {_kind(change.mechanism)}"
         )

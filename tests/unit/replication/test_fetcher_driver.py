@@ -205,9 +205,8 @@ def test_a_node_that_catches_up_no_more_asks_for_no_long_turns(end: str, monkeyp
         for broker in brokers:
             broker.leader.lead(name, log_of(*[0] * 3000), 0)
         follower.follow(nodes[0], 0, name)
-        if (
-            end == "others stopped"
-        ):  # by their leader, which is in another epoch; and the one goes while there is a pause
+        if end == "others stopped":
+            # By their leader, which is in another epoch; and the one goes while there is a pause.
             brokers[0].leader.lead(partition(1), log_of(0), 1)
             follower.follow(nodes[0], 0, partition(1))
             (runner,) = follower.fetchers._runners.values()
