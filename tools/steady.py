@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WRITTEN = ROOT / "benchmarks/results/steady.txt"
-SUMMARY = re.compile(r"^=+ (?=.*\d+ (?:passed|failed|error))(.*) in [\d.]+s.*=+$")
+SUMMARY = re.compile(r"^(?:=+ )?((?:\d+ \w+, )*\d+ \w+) in [\d.]+s\b")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)")
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from fastq import Admin, Producer, TopicPartition
-from fastq.admin import AsyncAdmin, ClientQuotaEntity, ConfigResource, HangingTransaction
+from fastq.admin import ClientQuotaEntity, ConfigResource, HangingTransaction
+from fastq.admin.transactions import HangingShown
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "console"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
@@ -23,6 +24,8 @@ from chromium import Chromium
 from console_served import Served, becomes
 
 from fastq.console.config import ClusterConfig, ConsoleConfig
+from fastq.console.pages import transactions
+from fastq.net.operations import Operation
 
 pytestmark = pytest.mark.one_node  # its brokers, of one node or of three, are its own
 
@@ -134,15 +137,16 @@ def test_an_open_transaction_is_aborted(
     """One that hangs is open for a quarter of an hour: the list is told of one that has just begun, and what ends it is real."""
     place = TopicPartition(topic, 0)
 
-    async def hanging(*_: object, **__: object) -> list[HangingTransaction]:
+    def hanging(*_: object, **__: object) -> Operation[HangingShown]:
         (state,) = (one for one in admin.describe_producers([place])[place].result() if one.transaction_start_offset)
-        return [HangingTransaction(place, state, None)]
+        return HangingShown([HangingTransaction(place, state, None)], {})
+        yield  # an operation is a generator
 
     with Producer(bootstrap_servers=servers, transactional_id=f"tx-{topic}") as producer:
         producer.begin_transaction()
         producer.send(topic, b"open", partition=0).result()
         with monkeypatch.context() as patch:
-            patch.setattr(AsyncAdmin, "find_hanging_transactions", hanging)
+            patch.setattr(transactions, "hanging_shown", hanging)
             chromium.go(f"{console}/transactions")
             chromium.click("[name=hanging]")
             chromium.click("form[role=search] button")

@@ -13,7 +13,7 @@ PRINTED = """
 FAILED tests/unit/log/test_a.py::test_b[1] - AssertionError: assert 3 passed in 2
 ===== 1 failed, 4120 passed, 3 warnings in 201.02s (0:03:21) =====
 1 passed in the middle of a line
-========== 840 passed in 300.00s (0:05:00) ==========
+840 passed, 1 warning in 300.00s (0:05:00)
 ERROR tests/spark/test_c.py - OSError
 ================== 1 error in 3.10s ==================
 """
