@@ -183,11 +183,13 @@ def as_fields(record: m.PartitionChangeRecord | None) -> dict[str, Any] | None:
 
 
 def departs(asked: dict[str, Any], record: dict[str, Any] | None) -> bool:
-    """Where we mean to differ: Apache Kafka's ELR keeps who is no replica, and its last known leader may be nobody (-1) or no replica."""
+    """Where we mean to differ: Apache Kafka's ELR keeps who is no replica, its last known leader may be nobody (-1) or no replica, and it
+    forgets who was in sync last where nobody had led."""
     old, new = asked["partition"], record or {}
     replicas = set(new.get("replicas", old["replicas"]))
     eligible = set(new.get("eligibleLeaderReplicas", old["elr"]))
-    return not eligible <= replicas or new.get("lastKnownElr") == [-1] or not set(old["last"]) <= replicas
+    forgotten = new.get("isr") == [] and old["leader"] == -1 and not old["last"]
+    return not eligible <= replicas or new.get("lastKnownElr") == [-1] or not set(old["last"]) <= replicas or forgotten
 
 
 def needs_kafka() -> None:
