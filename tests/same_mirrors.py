@@ -13,6 +13,7 @@ from waiting import until
 
 from fastq import Admin, TopicPartition
 from fastq.admin import OffsetSpec
+from fastq.errors import UnknownTopicOrPartition
 from fastq.mirror.config import MirrorConfig, parse_config
 from fastq.mirror.lane import Failure
 from fastq.mirror.mirror import Mirror
@@ -91,10 +92,10 @@ def wait_for_same(config: MirrorConfig, topic: str, partitions: int = 1) -> None
     assert any(expected)
 
     def there() -> bool:
-        with Admin(config.target.common) as admin:
-            if topic not in admin.list_topics():
-                return False
-        return [batches_of(config, "target", topic, p) for p in range(partitions)] == expected
+        try:
+            return [batches_of(config, "target", topic, p) for p in range(partitions)] == expected
+        except UnknownTopicOrPartition:  # it is not made yet, or the node that is asked has not heard of it
+            return False
 
     until(there)
 
