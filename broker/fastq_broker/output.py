@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+
+from fastq.net.tcp_info import acknowledged_bytes
 
 from .log.files import bring_in, is_absent
 from .log.tell_loop import tell_loop
@@ -543,7 +544,7 @@ class TransportWriter(_QueuedWriter):
 
     def has_moved(self) -> bool:
         held, self._held = self._held, self._transport.get_write_buffer_size()
-        taken, self._taken = self._taken, _acknowledged_bytes(self._transport.get_extra_info("socket"))
+        taken, self._taken = self._taken, acknowledged_bytes(self._transport.get_extra_info("socket"))
         # Below TLS there is a transport with a buffer of its own, of which only the other side's acknowledgements tell.
         return super().has_moved() or self._held < held or self._taken > taken
 
@@ -581,18 +582,3 @@ class TransportWriter(_QueuedWriter):
             if self._sent >= whole:
                 self._part_done()
             self._transport.write(data)
-
-
-def _acknowledged_bytes(sock: socket.socket | None) -> int:
-    """How much the other side's system has acknowledged of all that was sent to a socket; 0 where this one does not tell."""
-    if sock is None or sys.platform != "linux":  # elsewhere it has another layout
-        return 0
-    try:
-        found = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED_AT + 8)
-    except OSError:
-        return 0
-    return int.from_bytes(found[_ACKNOWLEDGED_AT:], sys.byteorder)
-
-
-_ACKNOWLEDGED_AT = 120
-"""Where `tcpi_bytes_acked` of Linux's tcp_info is, 64 bits."""

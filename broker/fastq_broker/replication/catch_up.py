@@ -4,7 +4,9 @@ Rules
 - A large answer takes the leader's loop, and then the follower's, from others for as long as it takes to send, and to write, all of it; in
   small ones the two work at the same time. In the pauses whoever shares their cores has these.
 - A leader that gets half as much meanwhile as it gives, or more, is followed without a pause, and in answers as large as any: it might
-  never be caught up with. Over a long way an answer takes its time, however small.
+  never be caught up with.
+- Over a long way an answer takes its time, however small: the longer, the larger they are. In 50 ms there and back, small ones would be
+  ten megabytes a second.
 - Whoever has all that is committed is not behind, however much is appended meanwhile: those in sync wait for nothing.
 """
 
@@ -13,7 +15,9 @@ from __future__ import annotations
 from typing import Final
 
 CATCH_UP_BYTES: Final = 512 << 10
-"""The most that is fetched at a time."""
+"""The most that is fetched at a time from a leader that is near."""
+CATCH_UP_WAY_S: Final = 0.001
+"""How far that is at most, there and back: in that time so much is sent and written anyway."""
 CATCH_UP_PAUSE_S: Final = 0.001
 CATCH_UP_FETCHES: Final = 4
 """Between two pauses: what is fetched in that time takes some three times as long as a pause where both nodes are on one machine. A pause
@@ -48,9 +52,11 @@ class CatchUp:
         """Whether the leader has grown so much meanwhile that it might never be caught up with."""
         return self._got < 2 * self._grown
 
-    def bytes_max(self, most: int) -> int:
-        """Of the next answer, which may have so many otherwise: less while it would be full each time."""
-        return min(most, CATCH_UP_BYTES) if self.is_behind and not self._is_outrun else most
+    def bytes_max(self, most: int, way_s: float) -> int:
+        """Of the next answer, which may have so many otherwise and is so far away: less while it would be full each time."""
+        if not self.is_behind or self._is_outrun:
+            return most
+        return min(most, int(CATCH_UP_BYTES * max(1.0, way_s / CATCH_UP_WAY_S)))
 
     def rest_s(self) -> float:
         """Seconds to let pass before the next fetch, from now on: for each answer once."""

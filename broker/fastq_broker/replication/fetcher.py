@@ -129,7 +129,8 @@ Said = TypeVar("Said")
 
 
 class ReplicaFetcher:
-    """Thread rule: one thread. `leader` is its name in messages, `now_ms` is wall-clock time, for logs.
+    """Thread rule: one thread. `leader` is its name in messages, `way_s` how far it is, there and back; `now_ms` is wall-clock time, for
+    logs.
 
     Invariants: every partition whose wish may differ from what the session knows is in `_changed`, or in `_waiting` (it has a `retry_at`),
     `_syncing` (until when others wait for its disk) or `_throttled`, each in the order of events, so that a seed says all;
@@ -142,6 +143,7 @@ class ReplicaFetcher:
         self.config = config
         self.partitions: dict[Key, Followed] = {}
         self.leader = leader
+        self.way_s = 0.0
         self._now_ms = now_ms
         self._quota = NoQuota() if quota is None else quota
         self._session = FollowerSession()
@@ -321,7 +323,7 @@ class ReplicaFetcher:
         self._changed = {key: None for key in self._changed if key not in wishes}
         self._throttle_at = now + self.config.backoff_s
         if plan is not None:
-            bytes_max = self._catch_up.bytes_max(self.config.response_bytes_max)
+            bytes_max = self._catch_up.bytes_max(self.config.response_bytes_max, self.way_s)
             self._effects.append(SendFetch(self._send(None), plan, self._wait_ms(now), bytes_max))
         elif not self._throttled and not self._syncing:  # those come yet
             self._catch_up.begin()

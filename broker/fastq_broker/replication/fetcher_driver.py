@@ -128,8 +128,10 @@ class _Runner:
         else:
             request, take = list_offsets_request(effect, machine.config, level), machine.listed
         self._hurried = False
-        done = partial(self._answered, effect.number, take)
-        self._core.send(self._core.separate(self.leader), request, done)
+        peer = self._core.separate(self.leader)
+        if machine.is_behind:
+            machine.way_s = self._core.round_trip_s(peer)
+        self._core.send(peer, request, partial(self._answered, effect.number, take))
         self._network.kick()
 
     def _answered(

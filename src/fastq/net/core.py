@@ -27,6 +27,7 @@ from fastq.net.metadata_updater import MetadataUpdater
 from fastq.net.outages import SHORT_LIFE_S, SLOW_S, Outages
 from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve, broker_id, separate_id, take_over, whom_to_ask
 from fastq.net.requests import Done, EncodedRequest, PendingRequest, VersionedRequest
+from fastq.net.tcp_info import round_trip_s
 from fastq.net.timers import Timer, Timers
 from fastq.net.troubles import Troubles
 from fastq.protocol.api import ApiKey, api_name
@@ -196,14 +197,24 @@ class ClientCore(Timers):
 
     def peer_address(self, node_id: int) -> tuple[str, int]:
         """The IP address and port that the connection to a broker leads to; raises ConnectionClosed while there is none."""
-        peer = self._peers.get(node_id)
-        connection = None if peer is None else peer.ready_connection
-        if connection is None or connection.transport is None:
+        transport = self._transport(node_id)
+        if transport is None:
             raise ConnectionClosed("not connected", broker=self.broker_label(node_id))
-        transport = connection.transport
         ask = getattr(transport, "getpeername", None)
         address = ask() if ask is not None else transport.get_extra_info("peername")
         return address[0], address[1]
+
+    def round_trip_s(self, node_id: int) -> float:
+        """How long the way to a broker and back is; 0 where that is not known."""
+        transport = self._transport(node_id)
+        ask = getattr(transport, "get_extra_info", None)  # a socket is its own
+        return round_trip_s(transport if ask is None else ask("socket"))
+
+    def _transport(self, node_id: int) -> Any:
+        """What the connection to a broker uses; None while there is none."""
+        peer = self._peers.get(node_id)
+        connection = None if peer is None else peer.ready_connection
+        return None if connection is None else connection.transport
 
     def failed_since(self, node_id: int, when: float) -> bool:
         """Whether an attempt to connect to this broker that began at `when` or later has failed, and nothing has come of it yet."""

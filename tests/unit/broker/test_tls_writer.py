@@ -7,12 +7,10 @@ import itertools
 import os
 import socket
 import ssl
-import sys
 from pathlib import Path
 
 import pytest
 from connection_world import ECHO, FILE, EchoRouter, request, response
-from fastq_broker import output
 from fastq_broker.output import TLS_CHUNK_BYTES, ReadAhead, TransportWriter
 from fastq_broker.server import Limits, Server
 from loops import run_in
@@ -79,17 +77,6 @@ def test_what_a_transport_takes_or_sends_is_said_to_have_moved_once() -> None:
     transport.held = 400  # the other side has read some
     assert [writer.has_moved() for _ in range(2)] == [True, False]
     loop.close()
-
-
-def test_what_the_other_side_has_acknowledged_is_read_where_linux_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Peer:
-        def getsockopt(self, level: int, option: int, size: int) -> bytes:
-            return bytes(range(size))
-
-    monkeypatch.setattr(socket, "TCP_INFO", 11, raising=False)
-    for platform, told in (("linux", True), ("freebsd14", False)):
-        monkeypatch.setattr(sys, "platform", platform)
-        assert bool(output._acknowledged_bytes(Peer())) is told  # type: ignore[arg-type]
 
 
 def test_a_large_part_waits_for_the_transport_as_a_file_does() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fastq_broker.replication.catch_up import CATCH_UP_BYTES, CATCH_UP_FETCHES
+import pytest
+from fastq_broker.replication.catch_up import CATCH_UP_BYTES, CATCH_UP_FETCHES, CATCH_UP_WAY_S
 from fetcher_world import MemoryLog, fetches, log_of, pair
 
 
@@ -24,6 +25,19 @@ def test_what_is_behind_is_fetched_in_small_answers() -> None:
     whole = follower.machine.config.response_bytes_max
     assert mine.log_end_offset == 8 and whole > CATCH_UP_BYTES
     assert [request.max_bytes for request in fetches(follower)][:9] == [whole, *[CATCH_UP_BYTES] * 7, whole]
+
+
+@pytest.mark.parametrize(
+    ("way_s", "asked"),
+    [(0.0, CATCH_UP_BYTES), (CATCH_UP_WAY_S, CATCH_UP_BYTES), (0.003, 3 * CATCH_UP_BYTES), (0.05, None), (1e6, None)],
+)
+def test_the_longer_the_way_the_larger_the_answers(way_s: float, asked: int | None) -> None:
+    """In 50 ms there and back, half a megabyte each time was ten megabytes a second."""
+    follower = pair(log_of(*[0] * 4), MemoryLog(), 0, partition_bytes_max=1)
+    follower.machine.way_s = way_s
+    follower.steps(5)
+    whole = follower.machine.config.response_bytes_max
+    assert [request.max_bytes for request in fetches(follower)] == [whole, *[asked or whole] * 3, whole]
 
 
 def test_small_answers_are_no_larger_than_others() -> None:
@@ -64,7 +78,7 @@ def test_a_leader_that_grows_half_as_fast_as_it_is_read_is_followed_without_a_pa
 
 
 def test_a_leader_that_grows_half_as_fast_as_it_is_read_is_asked_for_as_much_as_may_come() -> None:
-    """Over a long way an answer takes its time, however small: ten megabytes a second came at most with 50 ms there and back."""
+    """It might never be caught up with, as small answers are at a time."""
     leader_log, mine = log_of(*[0] * 20), MemoryLog()
     follower = pair(leader_log, mine, 0, partition_bytes_max=1)
     whole = follower.machine.config.response_bytes_max

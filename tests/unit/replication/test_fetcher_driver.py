@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from fastq_broker.replication import fetcher_driver
+from fastq_broker.replication.catch_up import CATCH_UP_BYTES
 from fastq_broker.replication.fetcher import FetcherConfig, Phase
 from fastq_broker.replication.fetcher_driver import Assignment, NodeState, ReplicaFetchers
 from fastq_broker.replication.fetcher_session import FollowerSession, ReplicaPartition
@@ -24,7 +26,9 @@ from fastq._native.wire import Reader, Writer
 from fastq.config import ClientConfig
 from fastq.errors import ErrorCode, KafkaError
 from fastq.metadata import Node
+from fastq.net import core
 from fastq.net.requests import EncodedRequest
+from fastq.net.tcp_info import round_trip_s
 from fastq.protocol.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -192,6 +196,30 @@ def test_a_node_that_catches_up_asks_for_long_turns_until_all_it_follows_is_here
         assert follower.turns_us[2:] == []
         for broker in brokers:
             await broker.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_catches_up_knows_how_far_its_leader_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read from the system, of the connection that it fetches on: one that others share its client with may lead elsewhere."""
+    ways_s: dict[socket.socket, float] = {}
+
+    def told(sock: socket.socket | None) -> float:
+        assert sock is not None and round_trip_s(sock) < 30
+        return ways_s.setdefault(sock, 0.003)
+
+    monkeypatch.setattr(core, "round_trip_s", told)
+
+    async def scenario() -> None:
+        broker = Broker(1)
+        node, follower = await broker.start(), Node2(partition_bytes_max=1)
+        broker.leader.lead(partition(0), log_of(*[0] * 6), 0)
+        follower.follow(node, 0, partition(0))
+        await until(lambda: follower.turns_us == [fetcher_driver.CATCH_UP_TURNS_US, 0])
+        asked = [request.max_bytes for request in broker.leader.requests]
+        assert 3 * CATCH_UP_BYTES in asked and len(ways_s) == 1
+        follower.fetchers.close()
+        await broker.stop()
 
     asyncio.run(scenario())
 
