@@ -53,10 +53,11 @@ def str_serializer(value: str) -> bytes:
 
 
 def json_serializer(value: Any) -> bytes:
-    """Anything the json module takes, without blanks, as UTF-8."""
+    """Anything the json module takes and that is JSON, without blanks, as UTF-8. ValueError for NaN and infinities: JSON has no such
+    numbers, Python alone reads them."""
     import json
 
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def int_serializer(value: int) -> bytes:

@@ -45,7 +45,17 @@ def test_one_that_knows_the_topic():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("str", b"x"), ("int", "x"), ("int", 2**63), ("int", True), ("bytes", "x"), ("uuid", "zz")]
+    ("name", "value"),
+    [
+        ("str", b"x"),
+        ("int", "x"),
+        ("int", 2**63),
+        ("int", True),
+        ("bytes", "x"),
+        ("uuid", "zz"),
+        ("json", {"rates": [1.5, float("nan")]}),
+        ("json", float("-inf")),
+    ],
 )
 def test_what_does_not_fit(name, value):
     with pytest.raises(SerializationError, match="the key serializer failed"):

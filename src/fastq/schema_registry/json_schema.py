@@ -123,7 +123,7 @@ class JsonSchemaSerializer(SchemaSerializer):
         self._validator = None if given is None or given.references else _validator(registry, given)
 
     def serialize(self, topic: str, value: Any) -> bytes:
-        """The frame of one value."""
+        """The frame of one value. ValueError for NaN and infinities, which no schema refuses and JSON does not have."""
         header = self._header(topic)
         value = convert(self._to_dict, value)
         if self._validate:
@@ -131,7 +131,7 @@ class JsonSchemaSerializer(SchemaSerializer):
                 assert self._given is not None
                 self._validator = _validator(self.registry, self._given)
             _check(self._validator, value)
-        return header + json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return header + json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
     def _follow(self, schema: Schema) -> None:
         self._validator = _validator(self.registry, schema)

@@ -124,6 +124,15 @@ def test_json_bytes_are_those_of_confluent(client):
     assert JsonSchemaDeserializer(client).deserialize("j", (), bytes.fromhex(THEIRS["json"])) == VALUE
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("validate", [True, False])
+def test_numbers_that_json_does_not_have_are_refused(client, number, validate):
+    """Python writes and reads them, other languages' readers end with an error."""
+    serializer = JsonSchemaSerializer(client, {"type": "number"}, validate=validate)
+    with pytest.raises(ValueError, match="JSON"):
+        serializer.serialize("rates", number)
+
+
 @pytest.mark.parametrize(
     ("name", "message"), [("order", an_order()), ("line", Line(article="x", count=-1)), ("header", Header(source="s"))]
 )
