@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from consumer_lives import CONFIG, PROTOCOLS, SESSION_MS, committed, filled, options
 from interruptions import every_place
-from under_test import broker_under_test
+from under_test import broker_under_test, nodes_of
 
 from fastq import Admin, AsyncConsumer, Consumer, Producer, TopicPartition
 from fastq.errors import ForkedClient, MaxPollIntervalExceeded, UnsupportedAssignor, UnsupportedVersion, WakeupError
@@ -310,11 +310,17 @@ def test_auto_falls_back_where_the_cluster_lacks_the_protocol(new_topic_name: Ca
         with Consumer(name, **options(old, name, "auto")) as consumer:
             assert [record.value for record in consumer.poll(timeout=20)] == [b"1"]
             assert consumer.group_metadata().generation_id == 1
-        with (
-            Consumer(name, **options(old, name, "consumer")) as refused,
-            pytest.raises(UnsupportedVersion, match="group_protocol='auto'"),
-        ):
-            refused.poll(timeout=20)
+        with Consumer(name, **options(old, name, "consumer", group_id=f"new-{name}")) as refused:
+            with pytest.raises(UnsupportedVersion, match="group_protocol='auto'"):
+                refused.poll(timeout=20)
+            old.stop()
+            for node in nodes_of(old):
+                del node.config["group.coordinator.rebalance.protocols"]
+            old.start()
+            with pytest.raises(UnsupportedVersion):
+                refused.poll(timeout=20)
+            refused.subscribe(name)
+            assert [record.value for record in refused.poll(timeout=20)] == [b"1"], "it looks again"
 
 
 def test_the_coordinator_is_told_which_assignor(broker: Broker, topic: str) -> None:

@@ -183,6 +183,7 @@ class GroupSession:
         self, topics: Sequence[str], pattern: re.Pattern[str] | None, callbacks: Mapping[ChangeKind, Callback]
     ) -> None:
         """Want these topics, or those that match."""
+        self._refused = None  # the cluster may offer by now what it did not
         self.subscribed, self.pattern, self.callbacks = True, pattern, callbacks
         self._want(tuple(topics))
 
