@@ -248,7 +248,7 @@ class ForkedClient(FastqError):
 
 
 class WrongEventLoop(FastqError, RuntimeError):
-    """An asyncio client was used in another event loop than the one of its first use; nothing was sent."""
+    """An asyncio client was used in another event loop than the one of its first use, or outside of one; nothing was sent."""
 
     cure = "Make a client in each event loop, with `async with` in a coroutine."
     default_message = "the client belongs to another event loop: make one in each loop, with `async with`"

@@ -89,6 +89,23 @@ def test_a_consumer_refuses_every_call_that_waits(shared_broker, make_topic, loo
         home.run_until_complete(consumer.close())
 
 
+def test_where_no_loop_runs_the_error_says_what_to_do(make_topic, shared_broker):
+    servers = shared_broker.bootstrap_servers
+    producer = AsyncProducer(bootstrap_servers=servers)
+    for _ in range(2):
+        with pytest.raises(
+            WrongEventLoop, match=r"no event loop runs.*asyncio\.run\(\.\.\.\) runs, or take the blocking client"
+        ):
+            producer.send("t", b"nowhere")
+
+    async def main():
+        topic = make_topic(servers)
+        async with producer:
+            assert (await (await producer.send(topic, b"here"))).offset == 0, "nothing of before came along"
+
+    asyncio.run(main())
+
+
 def test_an_admin_refuses_its_calls(shared_broker, loops):
     admin = AsyncAdmin(bootstrap_servers=shared_broker.bootstrap_servers)
 

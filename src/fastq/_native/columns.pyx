@@ -9,6 +9,7 @@ Rules
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.number cimport PyNumber_AsSsize_t
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
@@ -265,7 +266,10 @@ cdef class ConsumerBatch:
         cdef int64_t row
         if isinstance(index, slice):
             return [self.row_at(row) for row in range(*index.indices(self.rows))]
-        row = index.__index__()
+        if isinstance(index, str):
+            raise TypeError(f"a ConsumerBatch is indexed by the number of a record or a slice, not {index!r}: its columns are "
+                            "attributes (values, keys, headers, offsets, ...), and to_arrow() is a table of them")
+        row = PyNumber_AsSsize_t(index, IndexError)
         if row < 0:
             row += self.rows
         if row < 0 or row >= self.rows:

@@ -411,11 +411,11 @@ cdef class SendMany:
         for name, column in (("keys", self.keys), ("headers", self.headers), ("timestamps", self.timestamps)):
             if column is not None:
                 for _ in column:
-                    raise ValueError(f"{name} is longer than values, which has {self.delivery.count} records")
+                    raise ValueError(f"{name} is longer than values, which ended after {self.delivery.count}")
         if (self.arrow_keys is not None and self.arrow_keys.advance()) or (
             self.listed_keys is not None and self.next_key < PyList_GET_SIZE(self.listed_keys)
         ):
-            raise ValueError(f"keys is longer than values, which has {self.delivery.count} records")
+            raise ValueError(f"keys is longer than values, which ended after {self.delivery.count}")
         return 0
 
     cdef int read_columns(self) except -1:
@@ -439,7 +439,7 @@ cdef class SendMany:
                 self.key_ = None if field.length < 0 else field.data[:field.length]
         if self.listed_keys is not None:
             if self.next_key >= PyList_GET_SIZE(self.listed_keys):
-                raise ValueError(f"keys has {self.delivery.count} records, fewer than values")
+                raise ValueError(f"keys is shorter than values: it ended after {self.delivery.count}")
             fastq_look_ahead(self.listed_keys, self.next_key)
             self.key_ = <object>PyList_GET_ITEM(self.listed_keys, self.next_key)
             self.next_key += 1
@@ -447,7 +447,7 @@ cdef class SendMany:
             self.key_ = self.next_of(self.keys, "keys")
         elif self.arrow_keys is not None:
             if not self.arrow_keys.advance():
-                raise ValueError(f"keys has {self.delivery.count} records, fewer than values")
+                raise ValueError(f"keys is shorter than values: it ended after {self.delivery.count}")
             if self.convert is not None:
                 self.arrow_keys.field(&self.arrow_keys.value, &field)
                 self.key_ = None if field.length < 0 else field.data[:field.length]
@@ -461,7 +461,7 @@ cdef class SendMany:
         try:
             return next(column)
         except StopIteration:
-            raise ValueError(f"{name} has {self.delivery.count} records, fewer than values") from None
+            raise ValueError(f"{name} is shorter than values: it ended after {self.delivery.count}") from None
 
     cdef inline object asked_partition(self):
         return self.partition if self.plain else self.partition_

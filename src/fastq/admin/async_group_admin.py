@@ -46,7 +46,8 @@ class AsyncGroupAdmin:
     async def list_groups(
         self, *, states: Sequence[str] = (), types: Sequence[str] = (), timeout: float | None = None
     ) -> dict[str, GroupListing]:
-        """All groups by id, in order; those in one of some states, of some types (see `GroupListing`)."""
+        """All groups by id, in order; those in one of some states, of some types (see `GroupListing`). Each broker tells of those that it
+        coordinates when it is asked: one that moves between two of them meanwhile may be missing, as in Kafka's own tools."""
         return await self._client.run(groups.list_groups(names_of(states), names_of(types)), timeout)
 
     async def describe_group(self, group_id: str, *, timeout: float | None = None) -> GroupDescription:

@@ -40,6 +40,17 @@ WRITELINES_HELPS = (
 JOINED_BYTES_MAX = 32 * 1024
 
 
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of who calls. Raises WrongEventLoop where none runs."""
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        raise WrongEventLoop(
+            "an asyncio client is used where no event loop runs",
+            hint="Use it in a coroutine that asyncio.run(...) runs, or take the blocking client",
+        )
+    return loop
+
+
 class AsyncDriver:
     """Runs one core in one event loop. Not thread-safe: the loop's thread only, but `kick_threadsafe`.
 
@@ -49,7 +60,7 @@ class AsyncDriver:
 
     def __init__(self, core: ClientCore, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.core = core
-        self.loop = loop if loop is not None else asyncio.get_running_loop()
+        self.loop = loop if loop is not None else running_loop()
         self.told: Callable[[], object] | None = None
         self._told_of = (0, 0)
         self._turn_scheduled = False

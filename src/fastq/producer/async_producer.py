@@ -29,7 +29,7 @@ from fastq._native.producer_core import AsyncProducerCore
 from fastq._native.send_many import ManyDelivery
 from fastq.errors import TransactionAborted, WrongEventLoop
 from fastq.interceptors import ProducerRecord
-from fastq.net.aio import AsyncDriver
+from fastq.net.aio import AsyncDriver, running_loop
 from fastq.net.core import ClientCore
 from fastq.producer import lifetime
 from fastq.producer.base import Parts, kept_headers, report_lost
@@ -358,7 +358,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         """The first use makes the running loop the producer's; any later one checks it."""
         if self.accumulator.slow & (CLOSED | FORKED):
             return
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         if self._loop is None:
             self._driver = _Driver(self._parts.core, self._step)  # first, as there may be no memory for it
             self._loop, self._loop_thread = loop, threading.current_thread()
