@@ -250,7 +250,7 @@ class ConsumerBase(Interruptible):
             self._group.polled = True
         if self._group is not None and self._liveness is not None:
             member = self._group.membership
-            if member is not None and self._asking:
+            if self._asking:
                 self._liveness.waiting(member)
             elif member is not None:
                 self._liveness.observe(member)

@@ -319,3 +319,20 @@ def test_who_subscribes_to_a_pattern_keeps_what_it_reads_of_it(face: type[Any], 
     if protocol == "classic":
         assert member.changes() == Change(ChangeKind.REVOKE, (TopicPartition("u", 0),))
     session.membership, consumer._closed = None, True
+
+
+@pytest.mark.parametrize("face", [Consumer, AsyncConsumer])
+def test_who_asks_for_records_long_after_it_was_made_was_not_too_slow(face: type[Any]) -> None:
+    """The first call ends as its member begins, and the thread of heartbeats looks before the next one."""
+    consumer = face("t", group_id="g", bootstrap_servers="127.0.0.1:1")
+    session, now = consumer._group, consumer._core.clock() + 600.0
+    consumer._core.clock = lambda: now
+    consumer._asking += 1
+    consumer._follow_life()
+    consumer._asking -= 1
+    session._protocol = "classic"
+    session.membership = member = session._begin_member()
+    consumer._follow_life()
+    assert not consumer._progress.stopped
+    assert consumer._liveness.asked(member, None) is None
+    session.membership, consumer._closed = None, True

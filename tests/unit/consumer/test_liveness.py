@@ -260,3 +260,19 @@ def test_a_native_thread_that_gives_up_as_the_application_comes_back_is_heard() 
     liveness._thread, liveness._armed = thread, ("m-1",)
     assert isinstance(liveness.asked(world.member, None), MaxPollIntervalExceeded)
     assert world.member.given_up
+
+
+def test_the_time_before_a_member_is_asked_for_is_not_the_members() -> None:
+    """As of a consumer that was made long before, or that has read nothing between two subscriptions: whoever looked first, between the
+    member's beginning and the next call for records, found the application gone."""
+    world = World()
+    liveness: Any = world.liveness
+    alive: list[float] = []
+    liveness._thread = SimpleNamespace(overdue_s=0.0, alive=lambda: alive.append(world.now), disarm=lambda: None)
+    world.now += 60
+    liveness.waiting(None)
+    assert alive == [160.0], "the native thread, too"
+    world.now += 0.5
+    liveness.observe(world.member)
+    assert not liveness.progress.stopped
+    assert liveness.asked(world.member, None) is None and not world.member.given_up

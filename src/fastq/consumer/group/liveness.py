@@ -87,11 +87,13 @@ class Liveness:
         member.too_slow = self._gave_up = self.progress.stopped = False
         return self._too_slow(member, in_hand, elapsed_s, at_least)
 
-    def waiting(self, member: Membership) -> None:
-        """The application waits for records."""
+    def waiting(self, member: Membership | None) -> None:
+        """The application waits for records, perhaps (None) for a member first, whose time counts from here then."""
         self._asked_at, self._seen, self._noticed = self._core.clock(), self.progress.count, False
         if self._thread is not None:
             self._thread.alive()
+        if member is None:
+            return
         if self.progress.stopped and not member.too_slow:
             self._stood_still(member)
         member.poll(self._asked_at)
