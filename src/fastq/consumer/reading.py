@@ -192,11 +192,14 @@ class Reading(ConsumerBase):
 
     @property
     def _assigned_nothing_yet(self) -> bool:
-        """Whether no call has asked for records since the subscription, so that none of its partitions is known here."""
+        """Whether none of its partitions is known here: no call has asked for records since the subscription, or its share is to come."""
         if self._fetcher.partitions:
             return False
-        member = self._group.membership if self._group is not None else None
-        return member is None or member.generation < 0
+        group = self._group
+        member = group.membership if group is not None else None
+        if group is None or member is None or member.generation < 0:
+            return True
+        return not (group.assigned or member.is_stable)
 
     # -- what is known of it
 

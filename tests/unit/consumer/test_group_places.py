@@ -336,3 +336,23 @@ def test_who_asks_for_records_long_after_it_was_made_was_not_too_slow(face: type
     assert not consumer._progress.stopped
     assert consumer._liveness.asked(member, None) is None
     session.membership, consumer._closed = None, True
+
+
+def test_a_member_whose_share_is_to_come_has_nothing_to_seek_in() -> None:
+    """Between the answers to JoinGroup and SyncGroup, and until a call asks for records: it read from elsewhere and did not know."""
+    consumer = Consumer("t", group_id="g", bootstrap_servers="127.0.0.1:1")
+    session: Any = consumer._group
+    session._protocol = "classic"
+    session.membership = member = session._begin_member()
+    member.generation = 1
+    for member.state in (State.SYNCING, State.STABLE):
+        with pytest.raises(NotAssigned, match=r"call poll\(\) before"):
+            consumer.seek_to_beginning()
+        member._changes.append(Change(ChangeKind.ASSIGN, ()))
+    session.apply(member.changes())
+    consumer.seek_to_beginning()  # in on_assigned, which is called for no partitions, too
+    member._changes.clear()
+    consumer.seek_to_beginning()
+    member.state = State.PREPARING
+    consumer.seek_to_beginning()
+    session.membership, consumer._closed = None, True

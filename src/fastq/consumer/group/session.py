@@ -145,6 +145,7 @@ class GroupSession:
             self.coordinator, self._commit_refused, self._restamped, self._note_committed, self._is_gone, self._topic_id
         )
         self.polled = False
+        self.assigned = False  # a share, perhaps of nothing, which was not lost since
         self._protocol = config.group_protocol
         self._refused: FastqError | None = None  # why there will be no membership
         self._subscription = Subscription()
@@ -223,7 +224,7 @@ class GroupSession:
         """Leave the group, if in it: what to send."""
         member, self.membership = self.membership, None
         self.coordinator.given_up(JOINED, KEPT, TAKEN)
-        self.subscribed, self.pattern, self.callbacks, self.polled = False, None, {}, False
+        self.subscribed, self.pattern, self.callbacks, self.polled, self.assigned = False, None, {}, False, False
         self._subscription = Subscription()
         return [] if member is None else member.leave(reason)
 
@@ -416,6 +417,8 @@ class GroupSession:
                 self.handed.forget(tp)
                 self._committed.pop(tp, None)
         self.fetcher.assign(wanted, initial=Phase.COMMITTED)
+        if change.kind is not ChangeKind.REVOKE:
+            self.assigned = change.kind is ChangeKind.ASSIGN
 
     def dropped(self, partitions: Iterable[TopicPartition]) -> None:
         """Partitions that were assigned by hand are not any more, or are of other topics."""
