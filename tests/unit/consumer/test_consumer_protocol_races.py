@@ -191,8 +191,20 @@ def test_which_commits_may_be_made_in_the_epoch_of_now() -> None:
         session.membership = None
 
 
-@pytest.mark.parametrize("what", ["lost", "refused for its epoch", "unknown", "nothing"])
-def test_who_leaves_and_may_be_in_the_group_says_so(what: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "says_so"),
+    [
+        ("lost", True),
+        ("refused for its epoch", True),
+        ("too slow, and not heard", True),
+        ("too slow", False),
+        ("failed for good", True),
+        ("never taken", False),
+        ("unknown", False),
+        ("nothing", False),
+    ],
+)
+def test_who_leaves_and_may_be_in_the_group_says_so(what: str, says_so: bool) -> None:
     """An answer that is lost leaves a member behind, which others would wait for until its session ends; its id is made here."""
     harness = Harness()
     harness.member.subscribe(Subscription(("t",)))
@@ -200,9 +212,22 @@ def test_who_leaves_and_may_be_in_the_group_says_so(what: str) -> None:
         assert harness.beat() is not None
         harness.sent.pop().done(None, ConnectionClosed("reset"), harness.now)
         harness.coordinator.known = True
+    elif what == "never taken":
+        harness.refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
     elif what != "nothing":
         harness.join("t", assigned={T: [0]}, epoch=4)
+        harness.member.poll(harness.now)
         harness.later()
-        harness.refused(ErrorCode.UNKNOWN_MEMBER_ID if what == "unknown" else ErrorCode.FENCED_MEMBER_EPOCH)
+        if what.startswith("too slow"):
+            harness.later(300)
+            harness.coordinator.known = what == "too slow"
+            assert len(harness.member.heartbeats(harness.now, lambda node: True)) == harness.coordinator.known
+            harness.coordinator.known = True
+            assert harness.member.state is State.LEFT
+        elif what == "failed for good":
+            harness.refused(ErrorCode.UNKNOWN_SERVER_ERROR)
+            assert harness.member.state is State.FATAL
+        else:
+            harness.refused(ErrorCode.UNKNOWN_MEMBER_ID if what == "unknown" else ErrorCode.FENCED_MEMBER_EPOCH)
     farewells = [outgoing.build(1).member_epoch for outgoing in harness.member.leave("the test")]
-    assert farewells == ([-1] if what in ("lost", "refused for its epoch") else [])
+    assert farewells == ([-1] if says_so else [])

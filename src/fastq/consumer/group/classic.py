@@ -372,11 +372,11 @@ class ClassicMember:
             self.config.max_poll_interval_ms,
         )
         out: list[Outgoing] = []
-        static = self.config.group_instance_id is not None
-        if not static and self.coordinator.known and can_send(self.coordinator.node_id):
+        dynamic = self.config.group_instance_id is None
+        if dynamic and self.coordinator.known and can_send(self.coordinator.node_id):
             out.append(self._leave_request("max_poll_interval_ms passed without a poll"))
         self.too_slow = True
-        self.overdue()
+        self._reset(LOST_ID if out else LOST_GENERATION)  # its id is of use as long as nobody has said farewell
         return out
 
     def overdue(self) -> None:

@@ -46,7 +46,7 @@ from fastq.consumer.group.membership import (
     group_error,
     ordered,
 )
-from fastq.errors import ErrorCode, FastqError, UnknownMemberId, UnsupportedVersion
+from fastq.errors import ErrorCode, FastqError, FencedInstanceId, UnknownMemberId, UnsupportedVersion
 from fastq.metadata import ClusterMetadata, GroupMetadata, TopicPartition
 from fastq.protocol.message import Message
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -306,8 +306,8 @@ class ConsumerProtocolMembership:
             )
             farewell = self.farewell()
             out = [Outgoing(node, HEARTBEAT_API, lambda v: farewell, None, lambda r, e, t: None)] if sendable else []
-            self.too_slow = True
             self.overdue()
+            self.too_slow, self._may_be_in = True, not sendable
             return out
         return self._heartbeat(now) if sendable and not self._in_flight else []
 
@@ -552,7 +552,7 @@ class ConsumerProtocolMembership:
     def _give_up(self, error: FastqError) -> None:
         self._errors.append(error)
         self._lose_all()
-        self._forget(gone=True)
+        self._forget(gone=self.epoch == JOIN_EPOCH or isinstance(error, FencedInstanceId | UnsupportedVersion))
         self._go(State.FATAL)
 
     def _lose_all(self) -> None:

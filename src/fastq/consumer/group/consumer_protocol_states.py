@@ -38,8 +38,8 @@ TRANSITIONS: dict[State, set[State]] = {
     State.STABLE: {State.RECONCILING, State.ACKNOWLEDGING, State.LEFT} | _ANYWHERE,
     State.FENCED: {State.JOINING, State.LEAVING, State.UNSUBSCRIBED},
     State.LEAVING: {State.UNSUBSCRIBED},
-    State.LEFT: {State.FENCED, State.JOINING, State.UNSUBSCRIBED},
-    State.FATAL: {State.UNSUBSCRIBED},
+    State.LEFT: {State.FENCED, State.JOINING, State.LEAVING, State.UNSUBSCRIBED},
+    State.FATAL: {State.LEAVING, State.UNSUBSCRIBED},
 }
 
 

@@ -377,6 +377,18 @@ def test_a_member_whose_application_is_silent_leaves_and_comes_back() -> None:
     world.settle()
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_farewell_that_could_not_be_said_is_said_as_the_member_leaves(heard: bool) -> None:
+    """Or its place is taken again under its id: others would wait for a member that is no more until its session ends."""
+    world = World(1, ("range",), 0.0)
+    member = world.join()
+    world.settle()
+    out = member.heartbeats(world.now + 61.0, lambda node_id: heard)
+    assert [outgoing.api_key for outgoing in out] == ([13] if heard else [])
+    assert member.too_slow and member.generation < 0
+    assert [outgoing.api_key for outgoing in member.leave("bye")] == ([] if heard else [13])
+
+
 def test_errors_that_stay_and_errors_that_pass() -> None:
     world = World(1, ("range",), 0.0)
     member = world.join()
