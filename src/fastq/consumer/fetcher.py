@@ -91,7 +91,8 @@ class Fetcher(AssignedPartitions):
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: dict[int, float] = {}  # nodes, and since when
         self._asked_at: dict[int, float] = {}  # nodes, and when last: who had no room left is the first to have some
-        self._unreachable: dict[int, float] = {}  # recommended replicas that cannot be sent to, and since when
+        # Recommended replicas that cannot be sent to, and since when, or until when they are not to be.
+        self._unreachable: dict[int, float] = {}
 
     # -- what is ready
 
@@ -360,6 +361,9 @@ class Fetcher(AssignedPartitions):
         """Take an answer in; whether there was any news in it."""
         self.counters["fetches"] += 1
         self.counters["fetched_bytes"] += response.size_bytes
+        throttle_ms = response.throttle_time_ms
+        if throttle_ms > 0:  # that it cannot be sent to until then does not make it one that cannot be reached
+            self._unreachable[node_id] = now + throttle_ms / 1000
         code = response.error_code
         if code != 0:
             session.lost()
@@ -387,7 +391,9 @@ class Fetcher(AssignedPartitions):
             else:
                 self._learn_leader(state.tp, part, response)
                 self._partition_error(node_id, state, offset, part.error_code, now)
-        if stray is not None or (is_full and expected):
+        # A broker that throttles who asks may answer with nothing at all, as Apache Kafka does.
+        is_empty = throttle_ms > 0 and not response.partitions
+        if stray is not None or (is_full and expected and not is_empty):
             self._misanswered(node_id, session, stray, list(expected))
         else:
             session.misanswers = 0

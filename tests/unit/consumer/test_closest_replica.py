@@ -42,7 +42,7 @@ class World:
         assert len(out) <= 1
         return out[0] if out else None
 
-    def fetch(self, code: int = 0, preferred: int = -1, rows: bool = False) -> int:
+    def fetch(self, code: int = 0, preferred: int = -1, rows: bool = False, throttle_ms: int = 0) -> int:
         """One fetch, answered so; the node it went to."""
         outgoing = self.ask()
         request = FetchRequest.from_bytes(outgoing.build(17), 17)
@@ -58,7 +58,7 @@ class World:
         )
         topic = FetchResponse.FetchableTopicResponse(topic="t", topic_id=self.cluster.topic_id("t"), partitions=[part])
         writer = Writer()
-        FetchResponse(session_id=0, responses=[topic]).encode(writer, 17)
+        FetchResponse(throttle_time_ms=throttle_ms, session_id=0, responses=[topic]).encode(writer, 17)
         outgoing.done(decode_fetch_response(memoryview(writer.getvalue()), 17), None, self.now)
         return int(outgoing.node_id)
 
@@ -133,3 +133,23 @@ def test_a_leader_that_recommends_itself_is_read_from() -> None:
     world = World()
     assert world.fetch(preferred=LEADER, rows=True) == LEADER
     assert world.fetcher.next_chunk() is not None
+
+
+def test_a_replica_that_a_quota_keeps_from_being_asked_is_not_given_up() -> None:
+    """It was, every two seconds: each time the metadata was asked for, and the leader, who recommends it again."""
+    world = recommended()
+    world.fetcher.wants_metadata = None
+    assert world.fetch(rows=True, throttle_ms=30_000) == FOLLOWER
+    world.down.add(FOLLOWER)
+    for _ in range(3):
+        world.now += 9
+        assert world.ask() is None
+        assert world.fetcher.wants_metadata is None
+    world.now += 4
+    world.down.clear()
+    assert world.fetch() == FOLLOWER
+    world.down.add(FOLLOWER)
+    for _ in range(3):
+        world.now += REPLICA_PATIENCE_S
+        world.ask()
+    assert world.fetcher.wants_metadata is not None, "nor waited for without an end"

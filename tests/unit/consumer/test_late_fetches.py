@@ -7,9 +7,12 @@ import logging
 import pytest
 from test_closest_replica import LEADER, World
 
+from fastq._native.fetch import decode_fetch_response
+from fastq._native.wire import Writer
 from fastq.consumer.fetcher import LATE_S
 from fastq.errors import ConnectionClosed, ConnectionTimeout
 from fastq.net.troubles import GRACE_S
+from fastq.protocol.messages import FetchResponse
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -58,3 +61,20 @@ def test_a_broker_that_nothing_is_read_from_any_more_is_no_trouble(caplog: pytes
     world.ask()
     assert LEADER not in world.fetcher.troubles.open
     assert told(caplog) == []
+
+
+def test_a_fetch_that_a_quota_leaves_without_an_answer_is_not_answered_wrongly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Apache Kafka answers a fetch that it throttles with no partition at all, and no session."""
+    world, warned = World(), list[bool]()
+    for throttle_ms in (1000, 0):
+        for _ in range(4):
+            outgoing = world.ask()
+            outgoing.build(17)
+            writer = Writer()
+            FetchResponse(throttle_time_ms=throttle_ms, session_id=0, responses=[]).encode(writer, 17)
+            outgoing.done(decode_fetch_response(memoryview(writer.getvalue()), 17), None, world.now)
+            world.now += 2.0
+        warned.append("report this to whoever runs the broker" in caplog.text)
+    assert warned == [False, True]
