@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import re
 import time
@@ -44,6 +45,7 @@ from fastq.errors import (
     FastqError,
     NotAssigned,
     RequestTimedOut,
+    ThrottlingQuotaExceeded,
     WaitTimeout,
 )
 from fastq.metadata import OffsetAndMetadata, TopicPartition
@@ -105,6 +107,8 @@ class ConsumerBase(Interruptible):
         self._closed = False
         self._asking = 0  # calls that wait for records
         self._unreachable_since = 0.0  # the first wait without any broker
+        self._muted: int | None = None  # the broker that a quota kept from being asked, last
+        self._heard_at = math.inf  # when the first of those that kept the last step from asking may be asked
         self._sends_blocked = False
         self._made_with = topics
         if topics:
@@ -228,7 +232,7 @@ class ConsumerBase(Interruptible):
     def _step(self) -> None:
         """Do all that can be done now: follow the metadata, send what is to be sent."""
         now, core, fetcher = self._core.clock(), self._core, self._fetcher
-        self._sends_blocked = not self._watch.follow(now)
+        self._sends_blocked, self._heard_at = not self._watch.follow(now), math.inf
         if self._group is not None:
             self._follow_life()
             for outgoing in self._group.requests(now, self._can_send):
@@ -266,9 +270,14 @@ class ConsumerBase(Interruptible):
                 self._send(outgoing)
 
     def _can_send(self, node_id: int) -> bool:
-        if self._core.can_send(node_id):
+        core = self._core
+        if core.can_send(node_id):
             return True
-        self._sends_blocked = True
+        heard_at = core.throttled_until(node_id)
+        if heard_at > core.clock():  # nothing but the clock changes that
+            self._muted, self._heard_at = node_id, min(self._heard_at, heard_at)
+        else:
+            self._sends_blocked = True
         return False
 
     def _wakeup_in(self) -> float | None:
@@ -281,6 +290,8 @@ class ConsumerBase(Interruptible):
             wait = self._group.next_wakeup(now)
             due += [] if wait is None else [wait]
         due += self._watch.next_reports(now)
+        if self._heard_at < math.inf:
+            due.append(self._heard_at - now)
         return min(wait if wait > 0 else OVERDUE_S for wait in due) if due else None
 
     def _send(self, outgoing: Outgoing, exchange: Callable[..., None] | None = None) -> None:
@@ -380,7 +391,12 @@ class ConsumerBase(Interruptible):
         late = f"{what} did not finish within {timeout_s:.3g} s"
         for trouble in self._fetcher.troubles:
             return RequestTimedOut(late, cause=trouble.why())
-        return self._core.last_error or RequestTimedOut(late)
+        core, muted = self._core, self._muted
+        muted_s = 0.0 if muted is None else core.throttled_until(muted) - core.clock()
+        if muted is not None and muted_s > 0:
+            what = f"a quota of {core.broker_label(muted)} keeps it from being asked for {muted_s:.3g} s more"
+            return RequestTimedOut(late, cause=ThrottlingQuotaExceeded(what))
+        return core.last_error or RequestTimedOut(late)
 
     def _unserved(self) -> FastqError | None:
         """Why no record comes although brokers can be reached, when it is not that there is none."""

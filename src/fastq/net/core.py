@@ -176,7 +176,7 @@ class ClientCore(Timers):
     def idle_connection(self, node_id: int) -> Connection | None:
         """The connection to a broker on which nothing is on its way, if there is one and it may be sent to at once."""
         peer = self._peers.get(node_id)
-        if peer is None or peer.connection is None or peer.throttled_until:
+        if peer is None or peer.connection is None or (peer.throttled_until and peer.throttled_until > self.clock()):
             return None
         return peer.connection if peer.connection.is_idle else None
 

@@ -61,6 +61,8 @@ class ProducerIdRequests:
         self, node_id: int, tell: Tell, answer: InitProducerIdResponse | None, error: FastqError | None
     ) -> None:
         self._requested = False
+        if answer is not None and answer.throttle_time_ms > 0:
+            self._core.throttle(node_id, answer.throttle_time_ms / 1000, self._core.clock())
         if answer is not None and answer.error_code:
             error = error_for_code(
                 answer.error_code, broker=self._core.broker_label(node_id), api=ApiKey.INIT_PRODUCER_ID.name

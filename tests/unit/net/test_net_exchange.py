@@ -275,3 +275,18 @@ def test_windows_has_words_for_what_a_socket_says(monkeypatch: pytest.MonkeyPatc
     error = blocking._os_error(errno.ECONNREFUSED)
     assert isinstance(error, ConnectionRefusedError) and error.strerror == "Connection refused by Windows"
     assert blocking._os_error(errno.EPERM).strerror == os.strerror(errno.EPERM)
+
+
+@pytest.mark.skipif(WINDOWS, reason="sockets are not file descriptors there")
+def test_a_connection_is_one_to_exchange_on_again_once_a_quota_is_over(
+    exchanges: Exchanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answer that came with a quota made all commits slower, for as long as the client lived."""
+    exchanges.exchange()
+    core = exchanges.core
+    now = core.clock()
+    core.throttle(1, 3.0, now)
+    for passed_s, is_idle in ((2.9, False), (3.1, True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(core, "clock", lambda later=now + passed_s: later)
+            assert (core.idle_connection(1) is not None) == is_idle

@@ -357,6 +357,18 @@ def test_a_new_leader_that_has_not_heard_of_it_is_asked_again_soon_then_later():
     assert [pauses[attempts] for attempts in range(2, 7)] == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32], rel=0.21)
 
 
+def test_a_quota_that_comes_with_a_producer_id_is_kept():
+    core = FakeCore()
+    core._init_producer_id = lambda: InitProducerIdResponse(
+        throttle_time_ms=5000, error_code=0, producer_id=next(core.producer_ids), producer_epoch=0
+    )
+    bench = Bench(core)
+    began, delivery = core.now, bench.send("t", b"value")
+    bench.drain()
+    assert delivery.exception() is None
+    assert [until >= began + 5.0 for until in core.down_until.values()] == [True]
+
+
 def test_acks_zero_completes_without_an_answer():
     core = FakeCore()
     bench = Bench(core, acks=0, idempotent=False)

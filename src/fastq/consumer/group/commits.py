@@ -33,6 +33,7 @@ logger = logging.getLogger("fastq.consumer")
 OFFSET_COMMIT_API, OFFSET_FETCH_API = 8, 9
 COMMIT_VERSIONS, FETCH_VERSIONS = (2, 10), (1, 9)
 COMMIT_BY_ID = 10
+COMMIT_THROTTLE_FROM = 3
 # The coordinator may take it later.
 LATER = frozenset(
     {
@@ -281,15 +282,26 @@ def commit_body(offsets: Offsets, who: GroupMetadata, ids: Mapping[TopicPartitio
     )
 
 
+class Throttled(dict[TopicPartition, int]):
+    """The codes of an answer whose broker asks to be left alone for a while (KIP-219)."""
+
+    def __init__(self, codes: Mapping[TopicPartition, int], throttle_time_ms: int) -> None:
+        super().__init__(codes)
+        self.throttle_time_ms = throttle_time_ms
+
+
 def codes_answered(ids: Mapping[TopicPartition, bytes], data: bytearray, version: int) -> dict[TopicPartition, int]:
-    """The error code of each partition that an answer names. Raises DecodeError."""
-    codes = decode_commit_response(data, version)
+    """The error code of each partition that an answer names; Throttled where it comes with a quota. Raises DecodeError."""
+    codes, throttle_ms = decode_commit_response(data, version), 0
+    if version >= COMMIT_THROTTLE_FROM:  # the answer begins with it
+        throttle_ms = int.from_bytes(data[:4], "big", signed=True)
     by_id = version >= COMMIT_BY_ID
-    return {
+    found = {
         tp: code
         for tp, topic_id in ids.items()
         if (code := codes.get((topic_id if by_id else tp.topic, tp.partition))) is not None
     }
+    return Throttled(found, throttle_ms) if throttle_ms > 0 else found
 
 
 class CommittedQuery:
