@@ -47,7 +47,15 @@ from fastq.mirror.progress import (
     merged,
     place_to_start,
 )
-from fastq.mirror.state import Stopped, consumer_at, offsets_of, progress_key, read_state, with_open_transactions
+from fastq.mirror.state import (
+    OFFSETS_ALONE_S,
+    Stopped,
+    consumer_at,
+    offsets_of,
+    progress_key,
+    read_state,
+    with_open_transactions,
+)
 from fastq.mirror.topics import Mirrored
 from fastq.producer import Producer, SendManyError
 from fastq.producer.config import ProducerConfig
@@ -173,6 +181,7 @@ class Lane:
         self._changed: set[TopicPartition] = set()
         self._untimed: set[TopicPartition] = set()  # with records that have no time of their own
         self._cut: set[TopicPartition] = set()  # whose target was seen to end before what is known to be there
+        self._silent: set[TopicPartition] = set()  # whose offsets nobody told when they were asked for last
         self._idle_since = 0.0
         self._seen: Mapping[TopicPartition, Mirrored] = {}  # what was to be copied when failures were noted
 
@@ -274,7 +283,8 @@ class Lane:
     def _placed(self, consumer: Consumer, fresh: Mapping[TopicPartition, Mirrored]) -> dict[TopicPartition, str]:
         """Assign these beside those that are read, each where it is to go on; those that can be read."""
         options = self._config.options
-        begins, found, missing = offsets_of(consumer, fresh)
+        begins, found, missing = offsets_of(consumer, fresh, *self._patience(fresh, bool(self._targets)))
+        self._silent = self._silent.difference(fresh).union(missing)
         for tp, error in missing.items():
             self._leave_out(tp, error, RETRY_S)
         ends = with_open_transactions(self._config.source, self._progress, found, self._ended_by_stop)
@@ -319,6 +329,11 @@ class Lane:
         for tp in placed:
             consumer.seek(tp, self._progress[tp].next_offset)
         return placed
+
+    def _patience(self, fresh: Mapping[TopicPartition, object], others: bool) -> tuple[float | None, bool]:
+        """How long to wait for the offsets of these, and whether it is the cluster where none comes, as there are no `others` that are
+        copied: those wait for it too, so what was silent the last time does not keep them for as long again."""
+        return (OFFSETS_ALONE_S if others and self._silent.issuperset(fresh) else None), not others
 
     def _wait_to_agree(self, consumer: Consumer, tp: TopicPartition) -> None:
         """The topic is another to the consumer than to the survey, which one of both has not heard of yet: its offsets say nothing."""

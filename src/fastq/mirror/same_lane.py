@@ -186,9 +186,13 @@ class SameLane(Lane):
         there = {tp: TopicPartition(mirrored.topic, tp.partition) for tp, mirrored in fresh.items()}
         answers = self._asked_of(target, {there[tp]: self._ask(mirrored) for tp, mirrored in fresh.items()})
         told = self._answered({tp: answers[there[tp]] for tp in fresh})
-        begins, ends, missing = offsets_of(consumer, told)
+        begins, ends, missing = offsets_of(consumer, told, *self._patience(told, bool(self._at or self._pulled)))
         for tp, error in missing.items():
-            self._set_aside(tp, error)
+            if tp in self._silent:
+                self._leave_out(tp, error, RETRY_S)
+            else:
+                self._set_aside(tp, error)  # its leader may have changed
+        self._silent = self._silent.difference(told).union(missing)
         known = {tp: self._epochs[tp] for tp in told if tp in ends and tp in self._epochs}
         # Of a topic that was made anew all is to come, whatever `start` says: what it got before its mirror saw it, too.
         anew = {tp for tp, epochs in known.items() if epochs.topic_id != fresh[tp].topic_id}

@@ -42,6 +42,8 @@ logger = logging.getLogger("fastq.mirror")
 
 READ_TIMEOUT_S = 30.0
 OFFSETS_S, OFFSETS_ALONE_S = 10.0, 1.0
+ASKED_ALONE = 3
+"""So many partitions of a node that says nothing are asked for one by one; one that has told of one is asked for all of its own."""
 K = TypeVar("K")
 V = TypeVar("V")
 Opened: TypeAlias = "Callable[[Callable[[], object]], object]"
@@ -129,33 +131,58 @@ class Offsets(NamedTuple):
     missing: Mapping[TopicPartition, FastqError]
 
 
-def offsets_of(consumer: Consumer, partitions: Iterable[TopicPartition]) -> Offsets:
-    """Ask for all at once, and where that fails one by one: a partition without a leader is not the others' trouble. Raises why when
-    nobody tells, and WakeupError."""
+def offsets_of(
+    consumer: Consumer, partitions: Iterable[TopicPartition], wait_s: float | None = None, alone: bool = True
+) -> Offsets:
+    """Ask for all at once, within `wait_s` (None: OFFSETS_S), and where that fails leader by leader, and one by one where a leader answers:
+    a partition without a leader is not the others' trouble, nor is a node that says nothing that of the other nodes' partitions. Raises why
+    when nobody tells, unless others than these are known to be told (`alone`), and WakeupError."""
     wanted = list(partitions)
     if not wanted:
         return Offsets({}, {}, {})
     begins: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
     missing: dict[TopicPartition, FastqError] = {}
-    try:
-        begins = consumer.beginning_offsets(wanted, OFFSETS_S)
-        return Offsets(begins, consumer.end_offsets(wanted, OFFSETS_S), {})
-    except WakeupError:
-        raise
-    except FastqError as error:
-        why = error
-    for tp in wanted:
+
+    def ask(some: list[TopicPartition], seconds: float) -> FastqError | None:
         try:
-            begins |= consumer.beginning_offsets([tp], OFFSETS_ALONE_S)
-            ends |= consumer.end_offsets([tp], OFFSETS_ALONE_S)
+            found = consumer.beginning_offsets(some, seconds), consumer.end_offsets(some, seconds)
         except WakeupError:
             raise
         except FastqError as error:
-            missing[tp] = error
-            if not ends and len(missing) >= min(3, len(wanted)):
-                raise why from None  # it is the cluster, as far as anybody can tell
+            return error
+        begins.update(found[0])
+        ends.update(found[1])
+        return None
+
+    why = ask(wanted, OFFSETS_S if wait_s is None else wait_s)
+    if why is None:
+        return Offsets(begins, ends, {})
+    for led in _by_leader(consumer, wanted):
+        error, silent, answers = ask(led, OFFSETS_ALONE_S), 0, False
+        if error is None:
+            continue
+        for tp in led:
+            if len(led) > 1 and (answers or silent < ASKED_ALONE):
+                error = ask([tp], OFFSETS_ALONE_S)
+            if error is None:
+                answers = True
+            else:
+                missing[tp] = error
+                silent += error.retriable  # else it was answered, at once
+    if alone and not ends:
+        raise why  # it is the cluster, as far as anybody can tell
     return Offsets(begins, ends, missing)
+
+
+def _by_leader(consumer: Consumer, partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
+    """By who leads them, as far as the consumer knows; those that nobody leads last."""
+    found: dict[int, list[TopicPartition]] = {}
+    nobody: list[TopicPartition] = []
+    for tp in partitions:
+        leader = consumer._fetcher.metadata.leader(*tp)
+        (nobody if leader is None else found.setdefault(leader.node_id, [])).append(tp)
+    return [*found.values(), *([nobody] if nobody else [])]
 
 
 def with_open_transactions(
