@@ -53,6 +53,7 @@ class Survey:
         self.ended: frozenset[str] = frozenset()
         self.unknown: dict[tuple[str, str], str] = {}  # topics of a side that could not be looked at, and why
         self._configs: dict[tuple[str, str], Mapping[str, str]] = {}
+        self._config_ids: dict[tuple[str, str], bytes] = {}  # the ids of the topics that these are of
         self._known_configs: frozenset[str] | None = None  # that the target has for topics, as far as it says
         self._set: dict[tuple[str, str], _Set] = {}  # by topic and config, as long as the target tells another value
         self._looks = 0
@@ -219,12 +220,14 @@ class Survey:
             elif not isinstance(described.error, UnknownTopicOrPartition):
                 # What is not known is not "nothing": the others go on, and nothing is made or changed for this one.
                 self.unknown[side, name] = str(described.error)
-        if self._config.options.copy_configs:
-            unknown = [n for n in topics if fresh_configs or (side, n) not in self._configs]
+        # Those of the target say, with the same offsets, whether a topic is this mirror's.
+        if self._config.options.copy_configs or (side == "target" and self._config.options.offsets == "same"):
+            unknown = [n for n, of in topics.items() if fresh_configs or self._config_ids.get((side, n)) != of.topic_id]
             answers = admin.describe_configs([ConfigResource.topic(n) for n in unknown]) if unknown else {}
             for resource, outcome in answers.items():
                 if outcome.error is not None:
                     self._configs.pop((side, resource.name), None)
+                    self._config_ids.pop((side, resource.name), None)
                     self._tell(
                         f"configs of {side} {resource.name}",
                         f"configs of {resource.name} in the {side} cannot be read, and are not copied: {outcome.error}",
@@ -232,6 +235,7 @@ class Survey:
                 else:
                     own = {e.name: e.value or "" for e in outcome.result().values() if _is_own(e.source)}
                     self._configs[side, resource.name] = own
+                    self._config_ids[side, resource.name] = topics[resource.name].topic_id
         return {
             name: Topic(topic.topic_id.hex(), len(topic.partitions), self._configs.get((side, name)))
             for name, topic in topics.items()
@@ -290,6 +294,7 @@ class Survey:
                 self._outcome(name, error, "")
                 continue
             self._configs.pop(("target", name), None)
+            self._config_ids.pop(("target", name), None)
             self._set |= {(name, key): _Set(value) for key, value in values.items()}
             done |= self._outcome(name, None, f"configs of {name}: {', '.join(f'{k}={v}' for k, v in values.items())}")
         return done

@@ -268,3 +268,17 @@ def test_looks_that_do_not_help_are_not_made_without_a_pause(monkeypatch: pytest
     mirror._survey(surveyed(monkeypatch, Cluster({}), Cluster(STATE)))
     first = min(helps + 1, mirror_module.LOOKS_MAX)
     assert pauses == [first, first + 1]
+
+
+def test_whose_a_topic_is_is_asked_for_though_configs_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken for the mirror's, and got the partitions of the source's."""
+    source, target = Cluster({"t": {"retention.ms": "5"}}), Cluster({**STATE, "A.t": {}}, KNOWN)
+    survey = surveyed(monkeypatch, source, target, offsets="same", copy_configs=False)
+    found = survey.look()
+    assert (list(found.others), found.changes.configs) == (["t"], {})
+    target.topics["A.t"] = {"mirror.source": f"A//{Described(1).topic_id.hex()}"}
+    assert list(survey.look().others) == ["t"], "configs are not asked for each time"
+    anew = Described(1)
+    anew.topic_id = b"\2" * 16
+    monkeypatch.setattr(target, "describe_topics", lambda names: Outcomes({name: Outcome(anew) for name in names}))
+    assert survey.look().others == {}, "but of a topic that was made anew"
