@@ -254,7 +254,10 @@ def test_a_source_that_has_lost_records_stops_the_partition_or_cuts_the_target(
         with running(config) as mirror:
             until(lambda: any("lost what it had from offset 5" in f.reason for f in left_out(mirror, tp)))
             assert stable_end(config, "target", name) == 8
-        with running(same(brokers, name, int(config.source.alias[1:]), on_gap="continue")):
+        going_on = same(brokers, name, int(config.source.alias[1:]), on_gap="continue")
+        (part,) = [part for part in status(going_on, 0.0).partitions if part.partition == tp]
+        assert part.state.startswith("stopped: the source ends at offset 5"), "until the target is cut off"
+        with running(going_on):
             wait_for_same(config, name)
             with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
                 producer.send(name, b"another", partition=0).result()

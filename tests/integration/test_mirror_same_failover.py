@@ -28,6 +28,7 @@ from fastq.mirror.failover import fail_back, fail_over, reversed_config
 from fastq.mirror.lane import opened_producer
 from fastq.mirror.names import state_topic
 from fastq.mirror.progress import MirrorStopped
+from fastq.mirror.report import status
 from fastq.mirror.same import MIRROR_SOURCE
 from fastq.mirror.source_reader import SourceReader
 from fastq.mirror.state import read_state, target_key, target_value
@@ -63,6 +64,8 @@ def test_fail_over_and_back_with_the_same_numbers(
             wait_for_same(config, name, 2)
         assert main(["mirror", "fail-over", "--config", path]) == 0
         assert f"all that {config.source.alias} has is in {config.target.alias}" in capsys.readouterr().out
+        states = [part.state for part in status(config, 0.0).partitions if part.partition.topic == name]
+        assert states == ["mirrored"] * 2, "it was called made anew, for its id is not known any more"
         # What was open is aborted: the stable end is the end.
         assert stable_end(config, "target", name) == 13
         assert b"never ended" not in values(config, "target", name, "read_committed")

@@ -119,19 +119,30 @@ class Watch:
                 if isinstance(lost_at, FastqError):
                     states[tp] = f"unknown: {lost_at.message}"
                     continue
+                # What the source has lost goes in the target first, which may refuse that.
+                is_ahead = (
+                    options.offsets == "same"
+                    and known is not None
+                    and known.topic_id == to.topic_id
+                    and known.next_offset > known_ends[tp]
+                )
+                # Once it is failed over nobody knows any more of which topic it was.
+                topic_id = to.topic_id if known is None or known.topic_id else ""
                 try:
                     start = place_to_start(
                         known,
-                        to.topic_id,
+                        topic_id,
                         begins[tp],
                         known_ends[tp],
                         start=options.start,
-                        on_gap=options.on_gap,
+                        on_gap="stop" if is_ahead else options.on_gap,
                         target_id=to.target_id,
                         lost=lost_at,
                     )
-                    new = REFUSED if tp.topic in others else "new"
-                    states[tp] = new if known is None else "mirrored"
+                    if tp.topic in others and (known is None or known.topic_id != to.topic_id):
+                        states[tp] = REFUSED
+                    else:
+                        states[tp] = "new" if known is None else "mirrored"
                     if start.offset < ends[tp]:
                         copied_ms = -1 if known is None or known.mark is None else known.mark.time_ms
                         behind[tp] = Behind(to.topic_id, start.offset, copied_ms)
@@ -145,7 +156,8 @@ class Watch:
                 next_offset = None if known is None else known.next_offset
                 found.append(PartitionStatus(tp, to.topic, next_offset, None, None, None, 0.0, states[tp], None))
                 continue
-            known, earlier = progress.get(tp), before.get(tp)
+            # Of what is refused the target has nothing: what is known is of the topic before.
+            known, earlier = (None, None) if states[tp] == REFUSED else (progress.get(tp), before.get(tp))
             next_offset = None if known is None else known.next_offset
             rate = 0.0 if known is None else (known.next_offset - (earlier or known).next_offset) / elapsed_s
             lag = max(ends[tp] - (begins[tp] if next_offset is None else next_offset), 0)
