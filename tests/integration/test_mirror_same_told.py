@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from mirrors import running
-from same_mirrors import left_out, same, two_brokers, wait_for_same
+from same_mirrors import left_out, same, two_brokers, wait_for_same, written
 from waiting import until
 
 from fastq import Admin, Producer, TopicPartition
+from fastq.cli import main
 from fastq.mirror.report import status
 from fastq.testing import Broker
 
@@ -49,6 +50,38 @@ def test_a_source_topic_that_was_made_anew_is_not_called_mirrored(
     else:
         assert (part.state, part.next_offset, part.lag) == ("refused", None, 1)
         assert "is not this mirror's" in found.refused[name]
+
+
+def test_a_check_names_what_was_deleted_in_the_target(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of what is not there nothing is compared: source and target were the same."""
+    source, target = brokers
+    names = [new_topic_name() for _ in range(3)]
+    config = same(brokers, "|".join(names))
+    for name in names[:2]:
+        with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+            admin.create_topic(name, 2)
+        with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+            producer.send(name, b"value", partition=0).result()
+    path = written(config)
+    with running(config):
+        wait_for_same(config, names[0])
+        wait_for_same(config, names[1])
+    assert main(["mirror", "check", "--config", path]) == 0
+    with Admin(bootstrap_servers=target.bootstrap_servers) as there:
+        there.delete_topics([names[1]]).results()
+        until(lambda: names[1] not in there.list_topics())
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        admin.create_topic(names[2], 2)
+    capsys.readouterr()
+    assert main(["mirror", "check", "--config", path]) == 1
+    told = capsys.readouterr()
+    assert f"not compared: {names[1]}-0: {config.source.alias} has records there" in told.err
+    assert "source and target are the same" not in told.out
+    to_come = [tp for tp in status(config, 0.0).to_come if tp.topic in names]
+    assert to_come == sorted(TopicPartition(n, p) for n in names[1:] for p in range(2))
+    assert main(["mirror", "check", "--topic", names[0], "--config", path]) == 0
 
 
 def test_without_copies_of_configs_a_topic_that_is_there_already_is_left_alone_too(

@@ -18,6 +18,7 @@ from fastq.settings import canonical
 from fastq.words import counted
 
 if TYPE_CHECKING:
+    from fastq.metadata import TopicPartition
     from fastq.mirror import MirrorConfig
     from fastq.mirror.config import Side
 
@@ -274,21 +275,43 @@ def run_check(options: argparse.Namespace) -> int:
 
 
 def _not_begun(config: MirrorConfig, topics: Sequence[str]) -> list[str]:
-    """Partitions with records that are to be mirrored, of which there is nothing to compare: the target may have refused them."""
+    """Partitions with records that are to be mirrored, of which there is nothing to compare: the target may have refused them, or has none
+    such, as where a topic was deleted there. Topics that are not mirrored are told, with the reason."""
     from fastq.mirror.names import HEARTBEATS
-    from fastq.mirror.report import status
+    from fastq.mirror.report import REFUSED, status
 
     with warnings_held() as lines:
         found = status(config, 0.0)
-        lines.held = []  # which topics are not mirrored has been told by the comparison
-    if found.stopped is not None or config.options.start == "latest":
-        return []  # what came since is not the mirror's, or what was there before
-    return [
-        str(part.partition)
+        lines.held = []  # which topics are not mirrored is told here
+    for topic, why in found.refused.items():
+        if not topics or topic in topics:
+            complain(f"{topic} is not mirrored: {why}")
+    if found.stopped is not None:
+        return []  # what came since is not the mirror's
+
+    def is_asked_for(tp: TopicPartition) -> bool:
+        return tp.topic != HEARTBEATS and (not topics or tp.topic in topics)
+
+    latest = config.options.start == "latest"  # what was there before is not the mirror's, either
+    left = [
+        part.partition
         for part in found.partitions
-        if part.next_offset is None and part.lag and part.partition.topic != HEARTBEATS
-        if not topics or part.partition.topic in topics
+        if part.next_offset is None and part.lag and (part.state == REFUSED or not latest)
     ]
+    if not latest and (to_come := list(filter(is_asked_for, found.to_come))):
+        left += _with_records(config, to_come)
+    return [str(tp) for tp in sorted(left) if is_asked_for(tp)]
+
+
+def _with_records(config: MirrorConfig, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Those that have some, or do not tell."""
+    from fastq.mirror.state import consumer_at, offsets_of
+
+    options = config.options
+    level = "read_committed" if options.read_committed and options.offsets != "same" else "read_uncommitted"
+    with consumer_at(config.source, isolation_level=level) as consumer:
+        begins, ends, missing = offsets_of(consumer, partitions)
+    return [tp for tp in partitions if tp in missing or ends[tp] > begins[tp]]
 
 
 def run_fail_over(options: argparse.Namespace) -> int:

@@ -49,12 +49,14 @@ class PartitionStatus(NamedTuple):
 
 
 class MirrorStatus(NamedTuple):
-    """`heartbeat_age_s`: how long ago the last heartbeat that has arrived was sent; `refused`: topics and why they are not mirrored."""
+    """`heartbeat_age_s`: how long ago the last heartbeat that has arrived was sent; `refused`: topics and why they are not mirrored;
+    `to_come`: partitions that are to be mirrored, and that the target has not yet."""
 
     partitions: Sequence[PartitionStatus]
     refused: Mapping[str, str]
     stopped: Stopped | None
     heartbeat_age_s: float | None
+    to_come: Sequence[TopicPartition] = ()
 
 
 class Watch:
@@ -84,7 +86,7 @@ class Watch:
         self._before = now, progress
         never = {part.partition.topic: others[part.partition.topic] for part in partitions if part.state == REFUSED}
         refused = {**plan.refused, **self._survey.not_made(plan.changes), **never}
-        return MirrorStatus(partitions, refused, stopped, heartbeat_age_s(self._config))
+        return MirrorStatus(partitions, refused, stopped, heartbeat_age_s(self._config), sorted(plan.to_come))
 
     def close(self) -> None:
         self._survey.close()

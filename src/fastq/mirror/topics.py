@@ -7,7 +7,7 @@ others go on.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Set
 
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, MirrorOptions
@@ -58,12 +58,14 @@ class Changes(NamedTuple):
 
 class Plan(NamedTuple):
     """What is mirrored now, what is to be changed for it, and what is refused, by the source's names; `others`: of what is mirrored with
-    the same offsets, those whose topic in the target is not this mirror's as far as is known, and why: it refuses what is appended."""
+    the same offsets, those whose topic in the target is not this mirror's as far as is known, and why: it refuses what is appended;
+    `to_come`: partitions that the target has not, and is to get."""
 
     partitions: Mapping[TopicPartition, Mirrored]
     changes: Changes
     refused: Mapping[str, str]
     others: Mapping[str, str] = NOTHING
+    to_come: Set[TopicPartition] = frozenset()
 
 
 def plan(
@@ -87,6 +89,7 @@ def plan(
     configs: dict[str, Mapping[str, str | None]] = {}
     sources: dict[str, str] = {}
     others: dict[str, str] = {}
+    to_come: set[TopicPartition] = set()
     for name, theirs in sorted(source.items()):
         if not names.wanted(name, config):
             continue
@@ -110,6 +113,8 @@ def plan(
             refused[name] = f"its name in the target would have {len(here)} letters, and 249 are allowed"
             continue
         ours, value = target.get(here), ""
+        there = 0 if ours is None else ours.partitions
+        to_come |= {TopicPartition(name, index) for index in range(there, theirs.partitions)}
         own: dict[str, str] = {}
         if options.offsets == "same":
             value = source_value(names.source, source_id, theirs.topic_id)
@@ -132,7 +137,7 @@ def plan(
                 configs[here] = changed
         for index in range(min(ours.partitions, theirs.partitions)):
             partitions[TopicPartition(name, index)] = Mirrored(here, theirs.topic_id, ours.topic_id, value)
-    return Plan(partitions, Changes(create, grow, configs, sources), refused, others)
+    return Plan(partitions, Changes(create, grow, configs, sources), refused, others, to_come)
 
 
 def copied_configs(

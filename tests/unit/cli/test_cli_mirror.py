@@ -110,6 +110,35 @@ def test_a_check_names_what_there_was_nothing_to_compare_of(
     assert ("source and target are the same" in told.out) == (not code) and "heartbeats" not in told.err
 
 
+@pytest.mark.parametrize(
+    ("start", "left"), [("earliest", "gone-0, orders-3, orders-4"), ("latest", "orders-4")], ids=["earliest", "latest"]
+)
+def test_a_check_names_what_the_target_has_not_and_what_it_refuses(
+    path: str, start: str, left: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Source and target were the same where a topic was deleted in the target, and where it refused one from "latest" on."""
+    from fastq.mirror.comparison import Comparison
+
+    file = Path(path)
+    file.write_text(file.read_text().replace('["orders"]', f'["orders"], start = "{start}"'))
+    new = PartitionStatus(TopicPartition("orders", 3), "east.orders", None, 3, 3, 0.0, 0.0, "new", None)
+    refused = new._replace(partition=TopicPartition("orders", 4), state="refused")
+    to_come = [TopicPartition("gone", 0), TopicPartition("heartbeats", 0)]
+    found = MirrorStatus([new, refused], {"orders": "it is another's"}, None, None, to_come)
+    same = Comparison(TopicPartition("other", 0), "east.other", "same", 1, 0, 1)
+    monkeypatch.setattr("fastq.mirror.report.status", lambda *_: found)
+    monkeypatch.setattr("fastq.mirror.comparison.compare_all", lambda *_: iter([same]))
+    monkeypatch.setattr(mirror, "_reach", lambda *_: None)
+    monkeypatch.setattr(mirror, "_with_records", lambda _, partitions: partitions)
+    assert main(["mirror", "check", "--config", path]) == 1
+    told = capsys.readouterr()
+    assert f"not compared: {left}: east has records there" in told.err
+    assert "orders is not mirrored: it is another's" in told.err
+    assert "source and target are the same" not in told.out
+    assert main(["mirror", "check", "--topic", "other", "--config", path]) == 0
+    assert "orders" not in capsys.readouterr().err
+
+
 def test_what_is_no_warning_is_told_on_demand(
     path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

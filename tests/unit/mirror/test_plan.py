@@ -89,6 +89,15 @@ def test_with_the_same_offsets_a_topic_that_is_not_this_mirrors_is_left_as_it_is
     assert changes.configs == {"A.mine": {"retention.ms": "5"}}
 
 
+def test_partitions_that_the_target_has_not_are_to_come() -> None:
+    source = {name: Topic("1", 3) for name in ("new", "grown", "there")}
+    found = planned(source, {"A.grown": Topic("2", 1), "A.there": Topic("3", 4)})
+    new = [TopicPartition("new", index) for index in range(3)]
+    grown = [TopicPartition("grown", index) for index in (1, 2)]
+    assert found.to_come == {*new, *grown}
+    assert not found.to_come & found.partitions.keys()
+
+
 def test_configs_that_a_side_does_not_tell_are_not_taken_back() -> None:
     source, target = {"t": Topic("1", 1, None)}, {"A.t": Topic("2", 1, {"retention.ms": "5"})}
     assert planned(source, target).changes.configs == {}
