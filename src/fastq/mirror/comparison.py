@@ -175,6 +175,9 @@ def compare(
     topic, end = there.topic, progress.next_offset
     same = config.options.offsets == "same"
     level = "read_committed" if config.options.read_committed and not same else "read_uncommitted"
+    if not progress.runs and progress.mark is not None:
+        why = "records were copied, and where they are in the target is not known any more: it has lost some of them"
+        return Comparison(partition, topic, "unknown", detail=why)
     if not progress.runs:
         return Comparison(partition, topic, "same", 0, end, end)  # nothing was copied yet
     (begin, readable, log_end), target_begin = _bounds(config.source, partition, level), _begin(config.target, there)
