@@ -9,10 +9,11 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import ceil, inf
 
 from fastq._native.records import iter_headers
 from fastq.admin.config import AdminConfig
-from fastq.errors import FastqError, LeaderNotAvailable, ThrottlingQuotaExceeded, error_for_code
+from fastq.errors import ConnectionFailed, FastqError, LeaderNotAvailable, ThrottlingQuotaExceeded, error_for_code
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import Side
 from fastq.net.batches import Fetched as Fetched
@@ -98,13 +99,20 @@ class SourceReader:
             else:
                 found[tp] = LeaderNotAvailable(f"{tp} has no known leader in {self.side.alias}")
         if by_node:
-            by_node, muted_s = self._heard(by_node)
+            heard, muted_s, left_s = self._heard(by_node)
             timeout_s = CALL_S + muted_s if timeout_s is None else timeout_s
-            wait_ms = wait_ms if len(by_node) == 1 else min(wait_ms, 100)  # others wait for who has nothing
+            wait_ms = wait_ms if len(heard) == 1 else min(wait_ms, 100)  # others wait for who has nothing
+            wait_ms = ceil(min(wait_ms, left_s * 1000))  # so do those that may be asked soon
             routes: dict[Route, dict[TopicPartition, Wanted]] = {
-                Leader(*next(iter(of_node))): of_node for of_node in by_node.values()
+                Leader(*next(iter(of_node))): of_node for of_node in heard.values()
             }
-            found |= self.client.run(fetch(routes, wait_ms), timeout_s)
+            try:
+                found |= self.client.run(fetch(routes, wait_ms), timeout_s)
+            except ConnectionFailed as error:
+                if len(heard) == len(by_node):
+                    raise
+                for of_node in heard.values():  # the others may be well
+                    found |= dict.fromkeys(of_node, error)
         if any(
             isinstance(answer, FastqError) and not isinstance(answer, ThrottlingQuotaExceeded)
             for answer in found.values()
@@ -114,18 +122,20 @@ class SourceReader:
 
     def _heard(
         self, by_node: dict[int, dict[TopicPartition, Wanted]]
-    ) -> tuple[dict[int, dict[TopicPartition, Wanted]], float]:
+    ) -> tuple[dict[int, dict[TopicPartition, Wanted]], float, float]:
         """The nodes that no quota keeps from being asked, or else the one that may be first, and in how many seconds that is: nobody waits
-        for the answer of one that is muted. What is on the others is asked for next time."""
+        for the answer of one that is muted. What is on the others is asked for next time: the first of them may be so much later."""
         core = self.client.core
         with self.client.driver.lock:
             now = core.clock()
             muted_s = {node_id: core.throttled_until(node_id) - now for node_id in by_node}
         heard = {node_id: of_node for node_id, of_node in by_node.items() if muted_s[node_id] <= 0}
-        if heard:
-            return heard, 0.0
-        first = min(by_node, key=muted_s.__getitem__)
-        return {first: by_node[first]}, muted_s[first]
+        first_s = 0.0
+        if not heard:
+            first = min(by_node, key=muted_s.__getitem__)
+            heard, first_s = {first: by_node[first]}, muted_s[first]
+        left = [seconds for node_id, seconds in muted_s.items() if node_id not in heard]
+        return heard, first_s, min(left, default=inf) - first_s
 
     def batch_at(self, tp: TopicPartition, topic_id: bytes, offset: int) -> Batch | None:
         """The batch that has this offset, None where none has: compaction has left others. Raises why it cannot be read."""

@@ -13,7 +13,7 @@ from waiting import until
 
 from fastq._native.records import build_batch
 from fastq.compression import Codec
-from fastq.errors import CorruptMessage, FastqError, LeaderNotAvailable
+from fastq.errors import ConnectionRefused, CorruptMessage, FastqError, LeaderNotAvailable
 from fastq.metadata import Node, TopicPartition
 from fastq.mirror import metrics, source_reader, target_puller, target_writer
 from fastq.mirror import mirror as mirror_module
@@ -111,6 +111,34 @@ def test_a_source_that_mutes_its_mirror_by_a_quota_is_left_out_of_a_fetch(monkey
     assert asked[0] == ([{one: wanted[one]}], 500, source_reader.CALL_S)
     assert asked[1] == ([{one: wanted[one]}], 500, source_reader.CALL_S + 3.0), "the first that may be asked, then"
     assert asked[2] == ([{one: wanted[one]}, {two: wanted[two]}], 100, source_reader.CALL_S)
+    until[2] = 100.25
+    reader.fetch(wanted, 500)
+    assert asked[3] == ([{one: wanted[one]}], 250, source_reader.CALL_S), "the other is not waited for beyond that"
+    reader.close()
+
+
+def test_one_that_cannot_be_reached_beside_one_that_a_quota_mutes_is_not_the_whole_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It alone was asked: that it was gone began the lane anew, with the partitions of the other."""
+    one, two = TopicPartition("t", 1), TopicPartition("t", 2)
+    reader = SourceReader(NOBODY)
+    core, until = reader.client.core, {1: 0.0, 2: 107.0}
+    monkeypatch.setattr(source_reader, "leaders_of", lambda _client, _wanted: {one: 1, two: 2})
+    monkeypatch.setattr(core, "clock", lambda: 100.0)
+    monkeypatch.setattr(core, "throttled_until", until.__getitem__)
+
+    def gone(_operation: object, _timeout_s: float) -> Any:
+        raise ConnectionRefused("nobody is there")
+
+    monkeypatch.setattr(reader.client, "run", gone)
+    monkeypatch.setattr(core, "request_metadata_update", lambda _: None)
+    wanted = {tp: Wanted(bytes(16), 5) for tp in (one, two)}
+    (answer,) = reader.fetch(wanted, 500).items()
+    assert answer[0] == one and isinstance(answer[1], ConnectionRefused)
+    until[2] = 0.0
+    with pytest.raises(ConnectionRefused):
+        reader.fetch(wanted, 500)
     reader.close()
 
 
