@@ -214,6 +214,9 @@ class Pull:
             topics = [*{tp.topic for tp in self._left}]
             found = await self._answer(client.start(asked_for(topics), min(LOOK_S, self._call_s())))
             if found is not None:
+                client.muted = found.throttle_time_ms > 0
+                if client.muted:
+                    raise _throttled(found.throttle_time_ms)
                 self._find_leaders(found, source)
                 await self._go_on(client)
         except FastqError as error:
@@ -321,8 +324,7 @@ class Pull:
             if answer.later_epoch >= 0 or kept.next_offset >= kept.high_watermark or _is_little(kept):
                 del self._left[tp]
             elif kept.throttle_ms:  # what is asked next is answered after that, and its mirror may get more meanwhile
-                what = f"a quota of the source keeps it from answering for {kept.throttle_ms} ms"
-                self._end(tp, error_for_code(ErrorCode.THROTTLING_QUOTA_EXCEEDED, what))
+                self._end(tp, _throttled(kept.throttle_ms))
         return come
 
     def _append(self, come: list[tuple[TopicPartition, Pulled, Fetched]]) -> None:
@@ -392,6 +394,11 @@ def _note(answer: Answer, error: KafkaError | None) -> None:
 def _settle(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _throttled(throttle_ms: int) -> KafkaError:
+    what = f"a quota of the source keeps it from answering for {throttle_ms} ms"
+    return error_for_code(ErrorCode.THROTTLING_QUOTA_EXCEEDED, what)
 
 
 def _is_muted(found: Fetched | FastqError) -> bool:

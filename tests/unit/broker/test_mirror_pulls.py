@@ -54,7 +54,7 @@ class Cluster:
         self.diverges = False
         self.error: FastqError | None = None
         self.is_silent = False
-        self.throttle_ms = 0
+        self.throttle_ms = self.metadata_throttle_ms = 0
         self.asked: list[Any] = []
 
     def end(self, index: int) -> int:
@@ -84,7 +84,9 @@ class Cluster:
             topic = MetadataResponse.MetadataResponseTopic(
                 name=self.name, topic_id=self.topic_id, partitions=partitions
             )
-            return MetadataResponse(cluster_id=self.cluster_id, topics=[topic])
+            return MetadataResponse(
+                throttle_time_ms=self.metadata_throttle_ms, cluster_id=self.cluster_id, topics=[topic]
+            )
         assert isinstance(request, VersionedRequest)
         asked: Any = request.build(17)
         self.asked.append(asked)
@@ -407,6 +409,16 @@ def test_a_source_that_throttles_is_asked_for_no_more(node: Node) -> None:
     assert (two.next_offset, two.log_end_offset, two.source_high_watermark) == (3, 3, 6), "what came is there"
     assert len(node.cluster.asked) == 1
     assert node.clients[0].is_closed, "its connection is muted for as long"
+
+
+def test_a_source_that_throttles_as_it_says_who_leads_is_asked_for_no_more(node: Node) -> None:
+    """By a quota of requests: its node was waited for, while nobody else copied what it leads."""
+    node.cluster.metadata_throttle_ms = 5_000
+    node.cluster.logs[0] += [batch(2, b"v")]
+    (part,) = parts(node.pull((0, 2, 3)))
+    assert (part.error_code, part.source_error) == (0, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+    assert "5000 ms" in part.error_message and (part.next_offset, node.cluster.asked) == (2, [])
+    assert node.clients[0].is_closed
 
 
 def test_a_source_with_another_history_says_so(node: Node) -> None:
