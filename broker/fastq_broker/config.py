@@ -372,9 +372,11 @@ def _known(settings: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
 
 def check_known(name: str) -> None:
     """ConfigError for what is no name of Kafka's, with the nearest that is one."""
+    if name in BROKER_KEYS or name.startswith((config_listeners.PREFIX, *_PREFIXES)):
+        return
     if config_mirror.is_meant(name):
         config_mirror.check_name(name)
-    elif name not in BROKER_KEYS and not name.startswith((config_listeners.PREFIX, *_PREFIXES)):
+    else:
         raise unknown_key(name, BROKER_KEYS, "broker setting", "broker-settings.md")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fastq_broker import preflight, topic_config
-from fastq_broker.config import BrokerConfig
+from fastq_broker import config_mirror, preflight, topic_config
+from fastq_broker.config import BrokerConfig, check_known
 from fastq_broker.container import settings_of, unknown_variables
 from fastq_broker.reload import differing
 from fastq_broker.topic_config import BrokerLayers
@@ -118,3 +118,9 @@ def test_what_is_another_counts_from_the_next_start_on() -> None:
     assert differing(old, new) == ([], ["mirror.pull.east"])
     assert differing(old, BrokerConfig.from_mapping({})) == ([], ["mirror.pull.east"])
     assert differing(old, old) == ([], [])
+
+
+def test_a_setting_of_the_table_is_not_compared_with_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start with min.insync.replicas took a module for that."""
+    monkeypatch.setattr(config_mirror, "is_meant", lambda name: pytest.fail(name))
+    check_known("min.insync.replicas")
