@@ -33,7 +33,7 @@ from fastq.mirror.config import Side
 from fastq.mirror.failover import fail_over
 from fastq.mirror.report import status
 from fastq.mirror.same import MIRROR_SOURCE
-from fastq.mirror.target_writer import Ask, TargetWriter, Told
+from fastq.mirror.target_writer import CUT, Ask, TargetWriter, Told
 from fastq.testing import Broker, Cluster
 
 pytestmark = pytest.mark.one_node  # it is between two brokers of its own, one node each
@@ -376,6 +376,7 @@ def test_an_append_is_refused_with_the_words_for_it(brokers: tuple[Broker, Broke
             (ask._replace(source="A/c/u"), PolicyViolation, "it is not mirrored from 'A/c/u'"),
             (ask._replace(source=""), PolicyViolation, "it is not mirrored from ''"),
             (ask._replace(operation=7), InvalidRequest, "operation 7 is none of"),
+            (ask._replace(operation=CUT, offset=-1), OffsetOutOfRange, "delete the topic here, and its"),
             (ask._replace(topic_id=bytes(15) + b"x"), UnknownTopicId, ""),
         ):
             told = writer.ask({tp: changed})[tp]

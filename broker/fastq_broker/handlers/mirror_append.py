@@ -123,7 +123,12 @@ def _cut(replica: Replica, offset: int) -> int:
             "other nodes have it too, and have to have the same: delete the topic here, and its mirror copies it anew",
         )
     if not replica.log.log_start_offset <= offset:
-        refuse(replica, ErrorCode.OFFSET_OUT_OF_RANGE, f"the log begins at offset {replica.log.log_start_offset}")
+        refuse(
+            replica,
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"the log begins at offset {replica.log.log_start_offset}, and {offset} lies before it: delete the topic here, and its mirror "
+            "copies it anew",
+        )
     logger.warning("%s: what its mirror's source has lost, from offset %d on, is cut off", replica.log.name, offset)
     replica.log.truncate_to(offset)
     return replica.log.log_end_offset
