@@ -151,9 +151,12 @@ def _listing_request(states: Sequence[str], types: Sequence[str]) -> VersionedRe
                 f"no group is of the {what} {', '.join(map(repr, unknown))}; Kafka's are {', '.join(known)}"
             )
 
+    # Brokers before 3.7 compare letter by letter.
+    as_told = [state for state in GROUP_STATES if state.lower() in map(str.lower, states)]
+
     def build(version: int) -> m.ListGroupsRequest:
         return m.ListGroupsRequest(
-            states_filter=list(states) if version >= 4 else [], types_filter=list(types) if version >= 5 else []
+            states_filter=as_told if version >= 4 else [], types_filter=list(types) if version >= 5 else []
         )
 
     return VersionedRequest(ApiKey.LIST_GROUPS, build)

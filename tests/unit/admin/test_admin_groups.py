@@ -249,7 +249,7 @@ def test_list_groups_with_filters_that_old_brokers_do_not_have(broker: FakeBroke
 
     broker.handlers[ApiKey.LIST_GROUPS] = handle
     assert list(admin.list_groups()) == ["c", "k", "z"]
-    empty = admin.list_groups(states=["Empty"])
+    empty = admin.list_groups(states=["empty"])
     classic = admin.list_groups(types=["classic"])
     assert list(empty) == (["c", "k"] if version >= 4 else ["c", "k", "z"])  # who does not know its state may be it
     assert list(classic) == (["k", "z"] if version >= 5 else ["c", "k", "z"])
