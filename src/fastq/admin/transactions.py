@@ -37,7 +37,7 @@ from fastq.admin.types import Outcomes
 from fastq.arguments import int_of
 from fastq.errors import FastqError, TransactionalIdNotFound
 from fastq.metadata import Node, TopicPartition, partition_of
-from fastq.net.operations import Call, Coordinator, Operation, Retry
+from fastq.net.operations import Call, Coordinator, Operation, OutOfTime, Retry
 from fastq.protocol import messages as m
 
 FENCING_TIMEOUT_MS = 60_000
@@ -298,9 +298,13 @@ def _look_for_hanging(partitions: list[TopicPartition], node_id: int | None, old
     if not suspects:
         return HangingShown([], unknown)
     producer_ids = sorted({producer.producer_id for _, producer in suspects})
-    listed = yield from transactions_shown((), producer_ids, longer_than_ms=None, id_pattern=None)
-    ids = {listing.producer_id: listing.transactional_id for listing in listed.found.values()}
-    known = (yield from _describe_once(sorted(ids.values()))) if ids else {}
+    try:
+        listed = yield from transactions_shown((), producer_ids, longer_than_ms=None, id_pattern=None)
+        ids = {listing.producer_id: listing.transactional_id for listing in listed.found.values()}
+        known = (yield from _describe_once(sorted(ids.values()))) if ids else {}
+    except (FastqError, OutOfTime) as failed:  # of those that are silent more is known than of these
+        error = failed.error if isinstance(failed, OutOfTime) else failed
+        return HangingShown([], {tp: unknown.get(tp, error) for tp in [*unknown, *(tp for tp, _ in suspects)]})
     hanging = []
     for tp, producer in suspects:
         id_ = ids.get(producer.producer_id)

@@ -133,6 +133,16 @@ def test_what_hangs_is_shown_beside_partitions_that_nobody_can_be_asked_about() 
     assert {tp: type(error) for tp, error in told.unknown.items()} == {T1: ConnectionRefused, T2: LeaderNotAvailable}
 
 
+def test_where_a_silent_node_has_taken_all_the_time_it_is_told_of_which_partitions_nothing_is_known() -> None:
+    """A connection from before was waited on until the end: whose transactions those were could not be asked, and an error was all."""
+    told = World({1: node, 2: silent}, late_s=0.1).run(hanging(), 10.0)
+    assert told.hanging == [] and {tp: type(error) for tp, error in told.unknown.items()} == {
+        T0: ConnectionTimeout,
+        T1: ConnectionTimeout,
+        T2: LeaderNotAvailable,
+    }
+
+
 def test_a_transaction_does_not_hang_by_what_a_silent_node_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Producer 8 is not among what node 1 coordinates: node 2 may do so, and will end what it has open."""
     monkeypatch.setitem(LEADERS, 1, 1)
