@@ -280,6 +280,9 @@ class ClientConfig(Config):
         return self.security_protocol.startswith("SASL")
 
     def resolve(self) -> None:
+        for key in PROTECTING_TLS:
+            if getattr(self, key) == "":  # as a template leaves it
+                self._set(key, None)
         if self.retry_backoff_max_ms < self.retry_backoff_ms:
             self._set("retry_backoff_max_ms", self.retry_backoff_ms)
         if self.reconnect_backoff_max_ms < self.reconnect_backoff_ms:
@@ -292,8 +295,8 @@ class ClientConfig(Config):
         unused = [
             key
             for key in sorted(self._given)
-            if getattr(self, key) is not None
-            and ((key in PROTECTING_TLS and not self.uses_tls) or (key in PROTECTING_SASL and not self.uses_sasl))
+            if ((key in PROTECTING_TLS and not self.uses_tls) or (key in PROTECTING_SASL and not self.uses_sasl))
+            and getattr(self, key)
         ]
         if unused:
             without = (("nothing is encrypted", self.uses_tls), ("nobody logs in", self.uses_sasl))

@@ -177,6 +177,9 @@ def test_a_login_and_certificates_that_are_used_are_no_news() -> None:
         warnings.simplefilter("error")
         ClientConfig(security_protocol="SASL_SSL", sasl_username="a", sasl_password="b", ssl_truststore_location="/ca")
         ClientConfig(sasl_username=None, ssl_context=None)
+        ClientConfig(sasl_username="", sasl_password="", ssl_truststore_location="")  # as a template leaves them
+        beside = ClientConfig(security_protocol="SSL", ssl_key_location="", ssl_keystore_key="")
+    assert beside.ssl_key_location is None, "or OpenSSL looked for a file of no name"
 
 
 def test_jaas() -> None:
