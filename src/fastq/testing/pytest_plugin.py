@@ -34,14 +34,15 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A marker without the fixture that hears it changes nothing, which is not what it was written for."""
-    for item in items:
-        for name in ("fastq_broker", "fastq_cluster"):
-            if item.get_closest_marker(name) is not None and name not in getattr(item, "fixturenames", (name,)):
-                item.warn(
-                    pytest.PytestWarning(f"the marker {name} is for tests with the fixture {name}: this one has it not")
-                )
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A marker without the fixture that hears it changes nothing, which is not what it was written for. One of a file or a class is for
+    those of its tests that have the fixture. Not at collection, where a warning that is an error ends the session."""
+    for name in ("fastq_broker", "fastq_cluster"):
+        is_marked = any(marker.name == name for marker in item.own_markers)
+        if is_marked and name not in getattr(item, "fixturenames", (name,)):
+            item.warn(
+                pytest.PytestWarning(f"the marker {name} is for tests with the fixture {name}: this one has it not")
+            )
 
 
 def _marked(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
