@@ -113,14 +113,14 @@ class Outages:
             fresh.short_lives, fresh.closed_at = outage.short_lives, outage.closed_at
 
     def lasting(self, address: Address, broker: str, now: float) -> None:
-        """A connection has been ready for SHORT_LIFE_S."""
+        """A connection has been ready for SHORT_LIFE_S: what clients that are no more have said of it is taken back, too."""
         outage = self._by_address.pop(address, None)
-        if outage is not None:
-            self._take_back(address, outage, broker, now)
+        self._take_back(address, outage if outage is not None and outage.told else None, broker, now)
 
     def knows(self, address: Address) -> bool:
-        """Whether something is remembered of an address."""
-        return address in self._by_address
+        """Whether something is remembered of an address, so that a connection is to be looked at when it may be `lasting`."""
+        of_all = _all  # once: another thread may end it
+        return address in self._by_address or (of_all is not None and address in of_all._by_address)
 
     def _noticed(self, address: Address, now: float, since: float | None = None) -> _Outage:
         """The outage of an address; one that begins now, or at `since`, if there is none."""
@@ -143,8 +143,8 @@ class Outages:
             if again is not None:
                 logger.warning("%s%s%s", str(error), note, again)
 
-    def _take_back(self, address: Address, outage: _Outage, broker: str, now: float) -> None:
-        if not outage.told:
+    def _take_back(self, address: Address, outage: _Outage | None, broker: str, now: float) -> None:
+        if outage is not None and not outage.told:
             return
         with _lock:
             of_all = outage if _all is None else _all._by_address.pop(address, None)

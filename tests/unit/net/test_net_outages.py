@@ -74,6 +74,20 @@ def test_clients_that_belong_together_say_an_outage_once(said: Said) -> None:
     assert len(said()) == 2, "each for itself again"
 
 
+def test_an_outage_that_a_client_has_said_which_is_no_more_is_taken_back_by_another(said: Said) -> None:
+    """It counted on, so that the next one was not said for up to a minute."""
+    with says_once():
+        Outages().failed(HERE, REFUSED, 100.0)  # of a lane that has ended since
+        assert len(said()) == 1
+        late = Outages()
+        late.ready(HERE, "host:9092", 110.0)
+        assert said() == [] and late.knows(HERE), "whether it lasts is seen in SHORT_LIFE_S"
+        late.lasting(HERE, "host:9092", 110.0 + SHORT_LIFE_S)
+        assert said() == [f"connected to host:9092, after {10 + SHORT_LIFE_S:.1f} s"] and not late.knows(HERE)
+        Outages().failed(HERE, REFUSED, 117.0)
+        assert len(said()) == 1
+
+
 def test_a_failure_is_said_at_once_and_then_now_and_then(said: Said) -> None:
     outages = Outages()
     outages.failed(HERE, REFUSED, 100.0)
