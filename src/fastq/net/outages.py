@@ -16,6 +16,7 @@ No clock and no I/O but the log: `now` comes in.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -152,7 +153,7 @@ class Outages:
             logger.warning("connected to %s, after %.1f s", broker, now - of_all.since)
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a handler of a signal may close a client amid a line of another one
 _all: Outages | None = None
 """What all clients have said, while somebody `says_once`; `_lock` guards it."""
 _asking = 0
@@ -170,3 +171,12 @@ def says_once() -> Iterator[None]:
         with _lock:
             _asking -= 1
             _all = _all if _asking else None
+
+
+def _forked() -> None:
+    global _lock
+    _lock = threading.RLock()  # who holds it is in the parent
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import socket
 import threading
@@ -24,6 +25,7 @@ from fastq.errors import (
     ProtocolError,
 )
 from fastq.net import addresses
+from fastq.net import outages as outages_module
 from fastq.net.addresses import Address
 from fastq.net.outages import SHORT_LIFE_S, SLOW_S, UNTRIED_S, Outages, says_once
 from fastq.net.troubles import CHANGE_S
@@ -86,6 +88,38 @@ def test_an_outage_that_a_client_has_said_which_is_no_more_is_taken_back_by_anot
         assert said() == [f"connected to host:9092, after {10 + SHORT_LIFE_S:.1f} s"] and not late.knows(HERE)
         Outages().failed(HERE, REFUSED, 117.0)
         assert len(said()) == 1
+
+
+def test_a_line_amid_a_line_of_the_same_thread_is_said(said: Said) -> None:
+    """A handler of a signal may close another client, or use one, in the middle of a line: it waited for itself."""
+    assert outages_module._lock.acquire(blocking=False)
+    try:
+        assert outages_module._lock.acquire(blocking=False)
+        outages_module._lock.release()
+        Outages().failed(HERE, REFUSED, 100.0)
+    finally:
+        outages_module._lock.release()
+    assert len(said()) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
+def test_a_child_of_a_fork_amid_a_line_says_its_own() -> None:
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with outages_module._lock:
+            held.set()
+            over.wait(60)
+
+    other = threading.Thread(target=hold, daemon=True)
+    other.start()
+    assert held.wait(60)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if outages_module._lock.acquire(blocking=False) else 1)
+    over.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    other.join()
 
 
 def test_a_failure_is_said_at_once_and_then_now_and_then(said: Said) -> None:
