@@ -26,7 +26,7 @@ from fastq.net.connection import Connection, ConnectionSettings
 from fastq.net.metadata_updater import MetadataUpdater
 from fastq.net.outages import SHORT_LIFE_S, SLOW_S, Outages
 from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve, broker_id, separate_id, take_over, whom_to_ask
-from fastq.net.requests import Done, EncodedRequest, PendingRequest, VersionedRequest
+from fastq.net.requests import Done, EncodedRequest, PendingRequest, VersionedRequest, with_quota
 from fastq.net.tcp_info import round_trip_s
 from fastq.net.timers import Timer, Timers
 from fastq.net.troubles import Troubles
@@ -135,7 +135,7 @@ class ClientCore(Timers):
         Without a connection, the request waits for one, and fails with its attempt. `timeout_s` (default
         `request_timeout_ms`) covers the wait for the connection and for the response; a request that times out takes its
         connection with it. `versions` narrows the versions that may be negotiated. `anywhere`: any broker could answer it, so it goes to
-        whichever is connected first.
+        whichever is connected first, and what the answer says of a quota is heeded here.
         """
         now = self.clock()
         deadline = now + (self._request_timeout_s if timeout_s is None else timeout_s)
@@ -458,6 +458,8 @@ class ClientCore(Timers):
 
     def _send_now(self, connection: Connection, pending: PendingRequest, now: float) -> None:
         try:
+            if pending.anywhere:  # who sent it does not know whom it went to
+                pending = with_quota(pending, lambda s: self.throttle(connection.node_id, s, self.clock()))
             connection.send(pending, now)
         except Exception as error:  # who waits would wait in vain
             self._fail(pending, diagnosis.not_sent(connection.broker, api_name(pending.api_key), error))

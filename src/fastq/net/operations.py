@@ -231,7 +231,8 @@ class _CallRun:
     ) -> None:
         self._operation, self._core, self._call, self._on_done = operation, operation.core, call, on_done
         self._retries_max = 0 if isinstance(call.route, Found) else operation.core.config.retries
-        self._failures, self._node_id = 0, -1
+        self._failures = 0
+        self._node_id: int | None = None  # whose answer it is; of what any broker can answer the core knows that
         self._asked = operation.core.metadata_updater.requests
         self._error: FastqError | None = None
         self._look_up: OperationRun[Node] | None = None
@@ -272,11 +273,12 @@ class _CallRun:
             )
             core.call_at(until, self.attempt)
             return
-        self._node_id, self._was_connected, self._sent_at = node_id, bool(core.broker_versions(node_id)), now
+        anywhere = isinstance(self._call.route, AnyBroker)
+        self._node_id = None if anywhere else node_id
+        self._was_connected, self._sent_at = bool(core.broker_versions(node_id)), now
         # A request that is out of time takes its connection along: a broker answers in order, so whatever is sent
         # after it would wait as well (as KafkaAdminClient does).
         timeout_s = min(core.config.request_timeout_ms / 1000, max(0.0, self._operation.deadline - now))
-        anywhere = isinstance(self._call.route, AnyBroker)
         core.send(
             node_id,
             self._call.request,
@@ -365,8 +367,9 @@ class _CallRun:
 
     def _received(self, response: Any, error: FastqError | None) -> None:
         operation = self._operation
-        if error is None and (throttle_ms := getattr(response, "throttle_time_ms", 0)) > 0:
-            self._core.throttle(self._node_id, throttle_ms / 1000, self._core.clock())
+        node_id = self._node_id
+        if error is None and node_id is not None and (throttle_ms := getattr(response, "throttle_time_ms", 0)) > 0:
+            self._core.throttle(node_id, throttle_ms / 1000, self._core.clock())
         if self._done:
             return
         last_moment = self._core.config.retry_backoff_max_ms / 1000

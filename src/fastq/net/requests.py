@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
     from fastq.errors import FastqError
 
-__all__ = ["Done", "EncodedRequest", "HeaderEncoder", "PendingRequest", "VersionedRequest", "decode_response"]
+__all__ = [
+    "Done",
+    "EncodedRequest",
+    "HeaderEncoder",
+    "PendingRequest",
+    "VersionedRequest",
+    "decode_response",
+    "with_quota",
+]
 
 _UNSUPPORTED_VERSION = int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2, "big")
 _NEVER_FLEXIBLE = 255
@@ -91,3 +99,15 @@ def decode_response(pending: PendingRequest, frame: memoryview) -> Any:
         # A broker that does not know the request's version answers in version 0 (KIP-511).
         version = 0
     return decode_body(APIS[api_key].response_class(), Reader(frame, start), version)
+
+
+def with_quota(pending: PendingRequest, throttle: Callable[[float], object]) -> PendingRequest:
+    """The same request, whose answer calls `throttle` with the seconds that a quota keeps its broker from being asked for, if one does."""
+    on_done = pending.on_done
+
+    def answered(response: Any, error: FastqError | None) -> None:
+        if error is None and (throttle_ms := getattr(response, "throttle_time_ms", 0)) > 0:
+            throttle(throttle_ms / 1000)
+        on_done(response, error)
+
+    return PendingRequest(pending.request, answered, pending.deadline, pending.versions, True)

@@ -39,6 +39,7 @@ from fastq.net.operations import (
     Retry,
     ask_nodes,
     find_coordinators,
+    single,
 )
 from fastq.protocol import messages as m
 
@@ -456,6 +457,19 @@ def test_a_call_ends_where_no_memory_is_there_for_its_end() -> None:
         [sys.executable, "-c", WITHOUT_MEMORY], env={**os.environ, **paths}, capture_output=True, text=True
     )
     assert ran.returncode == 0, ran.stderr
+
+
+def of_coordinator(*, throttle_ms: int = 0) -> tuple[World, Operation[Any]]:
+    """What is asked of the coordinator of a group, node 2."""
+    answer = m.DeleteGroupsResponse(throttle_time_ms=throttle_ms)
+    world = World({1: lambda request: coordinators(request, g=2), 2: lambda _request: answer})
+    return world, single(Call(Coordinator("group", "g"), m.DeleteGroupsRequest(groups_names=["g"])))
+
+
+def test_a_coordinators_quota_is_no_bootstrap_servers() -> None:
+    world, operation = of_coordinator(throttle_ms=5000)
+    world.run(operation)
+    assert world.core.throttled_until(-1) <= world.now
 
 
 def test_a_node_that_was_waited_for_is_told_whatever_came_before() -> None:

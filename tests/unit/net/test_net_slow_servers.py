@@ -13,6 +13,7 @@ from fastq import Admin, Consumer, Producer
 from fastq.config import ClientConfig
 from fastq.net.addresses import Address
 from fastq.net.core import ClientCore
+from fastq.net.operations import ANY, Call, OperationRun, single
 from fastq.net.outages import SLOW_S
 from fastq.net.peers import Connect
 from fastq.protocol import messages as m
@@ -81,20 +82,30 @@ def test_a_consumer_goes_to_the_next_server(silent_one: str, broker: FakeBroker)
 class Servers:
     """A core that connects to nobody: what it asks of its driver, on a clock that the test moves."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, asks_metadata: bool = True) -> None:
         self.now = 100.0
         servers = ",".join(f"127.0.0.{i + 1}:9092" for i in range(count))
-        self.core = ClientCore(ClientConfig(bootstrap_servers=servers), clock=lambda: self.now, random=First())  # type: ignore[arg-type]
+        config = ClientConfig(bootstrap_servers=servers)
+        self.core = ClientCore(config, clock=lambda: self.now, random=First(), asks_metadata=asks_metadata)  # type: ignore[arg-type]
         self.tried: list[Any] = []
 
     def tick(self, after_s: float = 0.0) -> list[Address]:
-        """The addresses that are tried in this turn."""
+        """The addresses that are tried in this turn, which is taken where one is due."""
         self.now += after_s
-        self.core.tick(self.now)
+        if self.now >= self.core.deadline:
+            self.core.tick(self.now)
         began = [effect for effect in self.core.take_effects() if isinstance(effect, Connect)]
         self.tried += [effect.connection for effect in began]
         self.core.run_callbacks()
         return [Address(*effect.endpoint.sockaddr[:2]) for effect in began]
+
+    def connect(self, connection: Any) -> list[int]:
+        """It is ready; the APIs that are asked on it."""
+        connection.connected(self.now)
+        connection.versions = BrokerVersions(all_versions())
+        connection.is_ready = True
+        self.core.connection_ready(connection, self.now)
+        return [pending.api_key for pending in connection.in_flight]
 
 
 def test_the_next_server_is_tried_when_the_first_takes_long_and_not_before() -> None:
@@ -114,9 +125,19 @@ def test_what_any_broker_can_answer_is_taken_along_and_what_one_is_to_answer_wai
     servers.tick(SLOW_S)
     _, other = servers.tried
     assert core.in_flight(-1) == 2
-    other.connected(servers.now)
-    other.versions = BrokerVersions(all_versions())
-    other.is_ready = True
-    core.connection_ready(other, servers.now)
+    asked = servers.connect(other)
     assert [pending.api_key for pending in core._peers[-1].queue] == [ApiKey.LIST_GROUPS]
-    assert ApiKey.METADATA in [pending.api_key for pending in other.in_flight]
+    assert ApiKey.METADATA in asked
+
+
+def test_a_quota_is_of_the_broker_whose_answer_tells_of_it() -> None:
+    """It was of the one that was to be asked at first, which says nothing."""
+    servers, ended = Servers(2, asks_metadata=False), list[Any]()
+    core = servers.core
+    OperationRun(core, single(Call(ANY, m.ListGroupsRequest())), 60.0, lambda *outcome: ended.append(outcome))
+    servers.tick()
+    servers.tick(SLOW_S)
+    _, other = servers.tried
+    assert servers.connect(other)[-1] == ApiKey.LIST_GROUPS
+    other.in_flight[-1].on_done(m.ListGroupsResponse(throttle_time_ms=5000), None)
+    assert ended and core.throttled_until(-2) == servers.now + 5.0 and core.throttled_until(-1) <= servers.now
