@@ -209,6 +209,7 @@ class _CallRun:
 
     __slots__ = (
         "_asked",
+        "_at_node",
         "_call",
         "_core",
         "_done",
@@ -236,6 +237,7 @@ class _CallRun:
         self._asked = operation.core.metadata_updater.requests
         self._error: FastqError | None = None
         self._look_up: OperationRun[Node] | None = None
+        self._at_node: _CallRun | None = None  # what is asked of the coordinator that was looked up
         self._was_connected = self._done = False
         self._sent_at = operation.deadline
 
@@ -297,7 +299,8 @@ class _CallRun:
                 self._finish(None, error if isinstance(error, FastqError) else UnknownServerError(cause=error))
             else:
                 at_node = replace(self._call, route=Found(node.node_id, f"the coordinator of {route.kind} {route.id}"))
-                _CallRun(self._operation, at_node, self._received).attempt(self._core.clock())
+                self._at_node = _CallRun(self._operation, at_node, self._received)
+                self._at_node.attempt(self._core.clock())
 
         self._look_up = OperationRun(
             self._core, find_coordinator(route.kind, route.id), max(0.0, self._operation.deadline - now), found
@@ -306,7 +309,8 @@ class _CallRun:
     @property
     def last_error(self) -> FastqError | None:
         """Why it has not been answered yet."""
-        return (self._look_up.last_error if self._look_up is not None else None) or self._error
+        under_way = self._look_up or self._at_node
+        return (under_way.last_error if under_way is not None else None) or self._error
 
     def give_up(self, error: FastqError) -> None:
         """The time is over: it fails with its own last error, or with `error` where it has none."""
@@ -319,6 +323,9 @@ class _CallRun:
         if self._look_up is not None:
             self._look_up.cancel()
             self._look_up = None
+        if self._at_node is not None:
+            self._at_node.drop()
+            self._at_node = None
 
     def _wait_for_metadata(self, now: float) -> None:
         """Try again after the next answer, and in any case after a while: no broker may be there to ask."""
@@ -367,7 +374,7 @@ class _CallRun:
 
     def _received(self, response: Any, error: FastqError | None) -> None:
         operation = self._operation
-        node_id = self._node_id
+        node_id, self._at_node = self._node_id, None
         if error is None and node_id is not None and (throttle_ms := getattr(response, "throttle_time_ms", 0)) > 0:
             self._core.throttle(node_id, throttle_ms / 1000, self._core.clock())
         if self._done:

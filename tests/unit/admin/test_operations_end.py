@@ -25,6 +25,7 @@ from fastq.errors import (
     CoordinatorNotAvailable,
     FastqError,
     NotController,
+    ThrottlingQuotaExceeded,
     UnsupportedVersion,
 )
 from fastq.net.operations import (
@@ -470,6 +471,15 @@ def test_a_coordinators_quota_is_no_bootstrap_servers() -> None:
     world, operation = of_coordinator(throttle_ms=5000)
     world.run(operation)
     assert world.core.throttled_until(-1) <= world.now
+
+
+def test_the_quota_of_a_coordinator_is_named_where_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told that the operation had not finished."""
+    world, operation = of_coordinator()
+    monkeypatch.setattr(world.core, "throttled_until", {1: 0.0, 2: 5000.0}.__getitem__)
+    with pytest.raises(ThrottlingQuotaExceeded, match="node 2"):
+        world.run(operation, 5.0)
+    assert [node for _, node, _ in world.sent] == [1]
 
 
 def test_a_node_that_was_waited_for_is_told_whatever_came_before() -> None:
