@@ -409,7 +409,8 @@ class ClientCore(Timers):
         self.last_error = None
         self.ready_total += 1
         self._outages.ready(peer.address, peer.label, now)
-        take_over(self._candidates(), peer)
+        if peer in self._candidates():
+            take_over(self._peers.values(), peer)
         if self._outages.knows(peer.address):
             self.call_at(now + SHORT_LIFE_S, lambda now: self._look_at_life(peer, connection, now))
         logger.debug("connected to %s", peer.label)

@@ -11,7 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -129,11 +129,9 @@ def whom_to_ask(candidates: Sequence[Peer], now: float, random: Random) -> Peer 
     return random.choice([peer for peer in startable if peer.failures == fewest])
 
 
-def take_over(candidates: Sequence[Peer], peer: Peer) -> None:
-    """What waits for the connections of others, and any of them can answer, waits for this one's from now on, which is ready."""
-    if peer not in candidates:
-        return
-    for other in candidates:
+def take_over(others: Iterable[Peer], peer: Peer) -> None:
+    """What waits for the connections of others, and any broker can answer, waits for this one's from now on, which is ready."""
+    for other in others:
         if other.queue and other is not peer and other.ready_connection is None:
             for pending in [pending for pending in other.queue if pending.anywhere]:
                 peer.queue.append(pending)  # first, as there may be no memory for it

@@ -130,6 +130,19 @@ def test_what_any_broker_can_answer_is_taken_along_and_what_one_is_to_answer_wai
     assert ApiKey.METADATA in asked
 
 
+def test_what_waits_for_a_bootstrap_server_is_asked_of_a_node_that_is_back() -> None:
+    servers = Servers(1)
+    core = servers.core
+    node = m.MetadataResponse.MetadataResponseBroker(node_id=1, host="127.0.0.9", port=9092)
+    core.metadata.update(m.MetadataResponse(brokers=[node], controller_id=1))
+    core.metadata_changed(servers.now)
+    core._peers[1].failures = 1
+    core.send(-1, m.ListGroupsRequest(), lambda *_: None, anywhere=True)
+    core.can_send(1)
+    servers.tick()
+    assert ApiKey.LIST_GROUPS in servers.connect(servers.tried[-1]) and not core._peers[-1].queue
+
+
 def test_a_quota_is_of_the_broker_whose_answer_tells_of_it() -> None:
     """It was of the one that was to be asked at first, which says nothing."""
     servers, ended = Servers(2, asks_metadata=False), list[Any]()
