@@ -503,14 +503,17 @@ class ClientCore(Timers):
         self.effects.append(Connect(connection, endpoint))
         self.deadline = min(self.deadline, connection.phase_deadline)
 
-    def _look_at_attempt(self, peer: Peer, began: float, now: float) -> None:
+    def _look_at_attempt(self, peer: Peer, began: float, now: float, again: bool = False) -> None:
         """An attempt began SLOW_S ago: the log says so if it is still under way, and what any broker can answer does not wait for it
-        alone."""
-        if not peer.is_idle and peer.ready_connection is None and peer.attempt_at == began and not self.closed:
+        alone. Looked at again as long as it is: of the others some may have been backing off, and some are slow themselves."""
+        if peer.is_idle or peer.ready_connection is not None or peer.attempt_at != began or self.closed:
+            return
+        self.call_at(now + SLOW_S, lambda then: self._look_at_attempt(peer, began, then, True))
+        if not again:
             self._outages.slow(peer.address, self._waiting(peer, now), now, note=self._origin(peer))
-            other = whom_to_ask(self._candidates(), now, self.random)
-            if other is not None and any(pending.anywhere for pending in peer.queue):
-                self._start(other, now)
+        other = whom_to_ask(self._candidates(), now, self.random)
+        if other is not None and any(pending.anywhere for pending in peer.queue):
+            self._start(other, now)
 
     def _look_at_life(self, peer: Peer, connection: Connection, now: float) -> None:
         """A connection to a broker that had closed others was ready SHORT_LIFE_S ago."""

@@ -4,7 +4,7 @@ Rules of this file:
 - A name may have several addresses: they are tried in turn, without a pause, and only when all of them failed does the peer
   back off, exponentially and with jitter.
 - A request that waits for a connection fails when the attempt fails; who sent it decides whether to try again.
-- What any broker can answer waits for no broker that takes a connection and says nothing: after SLOW_S the next one is tried beside it, and
+- What any broker can answer waits for no broker that takes a connection and says nothing: each SLOW_S another one is tried beside it, and
   the first that is ready gets it. Kafka's clients wait for the whole of socket.connection.setup.timeout.ms.
 """
 

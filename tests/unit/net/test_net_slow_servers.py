@@ -130,6 +130,24 @@ def test_what_any_broker_can_answer_is_taken_along_and_what_one_is_to_answer_wai
     assert ApiKey.METADATA in asked
 
 
+def test_each_that_takes_long_has_another_one_tried_beside_it() -> None:
+    """Where metadata was not wanted as well, the third one was not tried before the first had failed."""
+    servers = Servers(3, asks_metadata=False)
+    first, second, third = (Address(f"127.0.0.{i}", 9092) for i in (1, 2, 3))
+    servers.core.send(-1, m.MetadataRequest(topics=None), lambda *_: None, anywhere=True)
+    assert [servers.tick(), servers.tick(SLOW_S), servers.tick(SLOW_S)] == [[first], [second], [third]]
+
+
+def test_one_that_backed_off_is_tried_while_the_other_takes_long() -> None:
+    """Nobody looked again once it might be tried: the silent one was waited for."""
+    servers = Servers(2)
+    first, second = (Address(f"127.0.0.{i}", 9092) for i in (1, 2))
+    away = servers.core._peers[-2]
+    away.failures, away.retry_at = 8, servers.now + 1.5 * SLOW_S
+    assert servers.tick() == [first] and servers.tick(SLOW_S) == []
+    assert servers.tick(SLOW_S) == [second]
+
+
 def test_what_waits_for_a_bootstrap_server_is_asked_of_a_node_that_is_back() -> None:
     servers = Servers(1)
     core = servers.core
