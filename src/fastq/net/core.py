@@ -265,7 +265,7 @@ class ClientCore(Timers):
         peer = self._peers.get(node_id)
         if peer is not None:
             peer.throttled_until = max(peer.throttled_until, now + seconds)
-            self.call_at(peer.throttled_until, lambda _: None)  # a turn for the driver
+            self.call_at(peer.throttled_until, lambda now: self._unmuted(peer, now))  # a turn for the driver, too
 
     def throttled_until(self, node_id: int) -> float:
         """When this broker may be sent to again, as an answer asked; in the past where none does."""
@@ -409,15 +409,13 @@ class ClientCore(Timers):
         self.last_error = None
         self.ready_total += 1
         self._outages.ready(peer.address, peer.label, now)
-        if peer in self._candidates():
-            take_over(self._peers.values(), peer)
+        self._take_over(peer)
         if self._outages.knows(peer.address):
             self.call_at(now + SHORT_LIFE_S, lambda now: self._look_at_life(peer, connection, now))
         logger.debug("connected to %s", peer.label)
         if connection.versions is not None and connection.versions.features_epoch > self._features_epoch:
             self.features, self._features_epoch = connection.versions.features, connection.versions.features_epoch
-        while peer.queue and peer.connection is connection and connection.is_ready:
-            self._send_now(connection, peer.queue.popleft(), now)
+        self._send_queue(peer, connection, now)
         self.deadline = min(self.deadline, now)
 
     def connection_closed(self, connection: Connection, error: FastqError, now: float) -> None:
@@ -464,6 +462,21 @@ class ClientCore(Timers):
             connection.send(pending, now)
         except Exception as error:  # who waits would wait in vain
             self._fail(pending, diagnosis.not_sent(connection.broker, api_name(pending.api_key), error))
+
+    def _take_over(self, peer: Peer) -> None:
+        if peer in self._candidates():
+            take_over(self._peers.values(), peer)
+
+    def _send_queue(self, peer: Peer, connection: Connection, now: float) -> None:
+        while peer.queue and peer.connection is connection and connection.is_ready:
+            self._send_now(connection, peer.queue.popleft(), now)
+
+    def _unmuted(self, peer: Peer, now: float) -> None:
+        """A quota may be over: whom it was that others were to be asked instead, and they may be silent."""
+        connection = peer.ready_connection
+        if connection is not None and now >= peer.throttled_until:
+            self._take_over(peer)
+            self._send_queue(peer, connection, now)
 
     def _fail(self, pending: PendingRequest, error: FastqError) -> None:
         self.completions.append((pending.on_done, None, error))

@@ -114,16 +114,19 @@ class Peer:
 
 def whom_to_ask(candidates: Sequence[Peer], now: float, random: Random) -> Peer | None:
     """Who is to be asked what any of them can answer: one that is connected and has little to do, else one that is being connected, and
-    where that takes long another one beside it; None while all back off."""
+    where that takes long another one beside it; None while all back off. One that a quota keeps from being asked for longer than an
+    attempt is waited for comes last."""
     ready = [peer for peer in candidates if peer.ready_connection is not None]
-    if ready:
-        return min(ready, key=lambda peer: (peer.throttled_until > now, peer.load))
-    latest = max((peer for peer in candidates if not peer.is_idle), key=lambda peer: peer.attempt_at, default=None)
+    soonest = min(ready, key=lambda peer: (max(peer.throttled_until, now), peer.load), default=None)
+    if soonest is not None and soonest.throttled_until <= now + SLOW_S:
+        return soonest
+    attempts = (peer for peer in candidates if not peer.is_idle and peer.ready_connection is None)
+    latest = max(attempts, key=lambda peer: peer.attempt_at, default=None)
     startable = [peer for peer in candidates if peer.is_idle and peer.retry_at <= now]
     if latest is not None and (not startable or now < latest.attempt_at + SLOW_S):
         return latest
     if not startable:
-        return None
+        return soonest
     # Least failed first, so that a dead bootstrap server does not hide a living one; then any of them.
     fewest = min(peer.failures for peer in startable)
     return random.choice([peer for peer in startable if peer.failures == fewest])

@@ -172,3 +172,35 @@ def test_a_quota_is_of_the_broker_whose_answer_tells_of_it() -> None:
     assert servers.connect(other)[-1] == ApiKey.LIST_GROUPS
     other.in_flight[-1].on_done(m.ListGroupsResponse(throttle_time_ms=5000), None)
     assert ended and core.throttled_until(-2) == servers.now + 5.0 and core.throttled_until(-1) <= servers.now
+
+
+def one_of_two_is_connected() -> Servers:
+    servers = Servers(2, asks_metadata=False)
+    servers.core.can_send(-1)
+    servers.tick()
+    servers.connect(servers.tried[0])
+    return servers
+
+
+def test_what_any_broker_can_answer_does_not_wait_for_the_quota_of_one() -> None:
+    """It did, for the whole of it, and another one could have been connected."""
+    servers = one_of_two_is_connected()
+    core, now = servers.core, servers.now
+    core.throttle(-1, SLOW_S / 2, now)
+    assert core.least_loaded(now) == -1, "it is waited for no longer than an attempt"
+    core.throttle(-1, 60.0, now)
+    assert core.least_loaded(now) == -2
+    core._peers[-2].retry_at = now + 60.0
+    assert core.least_loaded(now) == -1, "there is no other"
+
+
+def test_a_broker_whose_quota_is_over_takes_what_waits_for_one_that_is_silent() -> None:
+    servers = one_of_two_is_connected()
+    core, connection = servers.core, servers.tried[0]
+    core.throttle(-1, 5.0, servers.now)
+    core.send(-2, m.ListGroupsRequest(), lambda *_: None, anywhere=True)
+    servers.tick()
+    servers.tick(4.9)
+    assert connection.in_flight[-1].api_key != ApiKey.LIST_GROUPS and core._peers[-2].queue
+    servers.tick(0.2)
+    assert connection.in_flight[-1].api_key == ApiKey.LIST_GROUPS and not core._peers[-2].queue
