@@ -6,6 +6,9 @@ Rules of this file: nothing of an operation is decided here; the blocking and th
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextvars import Context
+from functools import partial
 from typing import Any, TypeVar
 
 from fastq.config import ClientConfig
@@ -35,15 +38,29 @@ def run_blocking(driver: BlockingDriver, operation: Operation[T], timeout_s: flo
     return run.result  # type: ignore[return-value]  # without an error it is the operation's
 
 
+class _Awaited(asyncio.Future[T]):
+    """Of one task, which it can `wake` when it is done: where there is no memory to call its callbacks, asyncio has lost them."""
+
+    waiter: Callable[[], object] | None = None
+
+    def add_done_callback(self, fn: Callable[..., object], /, *, context: Context | None = None) -> None:
+        self.waiter = partial(self.get_loop().call_soon, fn, self, context=context)
+        super().add_done_callback(fn, context=context)
+
+    def wake(self) -> None:
+        if self.waiter is not None and not self.cancelled():
+            self.waiter()
+
+
 async def run_async(driver: AsyncDriver, operation: Operation[T], timeout_s: float) -> T:
     """Run an operation in the driver's loop. Cancelling the await cancels it. Raises WrongEventLoop in another one."""
     driver.check_loop()
-    future: asyncio.Future[T] = driver.loop.create_future()
+    future: _Awaited[T] = _Awaited(loop=driver.loop)
 
     def done(result: T | None, error: BaseException | None) -> None:
         if future.done():
-            return
-        if error is not None:
+            future.wake()
+        elif error is not None:
             future.set_exception(error)
         else:
             future.set_result(result)  # type: ignore[arg-type]
@@ -53,6 +70,7 @@ async def run_async(driver: AsyncDriver, operation: Operation[T], timeout_s: flo
     try:
         return await future
     finally:
+        future.waiter = None
         run.cancel()
 
 

@@ -136,6 +136,8 @@ class OutOfTime(Exception):
 
 REFUSALS_MAX = 50
 """An operation that so many tries were refused of, one after the other, does not end by itself."""
+TOLD_AGAIN_S = 0.1
+"""An end at the deadline that could not be told is told again then."""
 
 
 Effect: TypeAlias = "Call | list[Call] | Retry"
@@ -586,8 +588,13 @@ class OperationRun(Generic[T]):
                 self._operation.close()
             except Exception:
                 logger.exception("an operation could not be ended")
-            self._on_done(result, error)
-            self._timer.cancel()  # until then: where there is no memory to tell of the end, it is told at the deadline
+            try:
+                self._on_done(result, error)
+            except BaseException:  # there may be no memory for it: it is told at the deadline, or soon after it
+                if self._timer.callback is None:
+                    self._timer = self.core.call_at(self.core.clock() + TOLD_AGAIN_S, self._timed_out)
+                raise
+            self._timer.cancel()
 
     def _clean_up(self) -> None:
         self.core.on_close.pop(self, None)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +32,7 @@ from fastq.errors import (
     ThrottlingQuotaExceeded,
     UnsupportedVersion,
 )
+from fastq.net.client import run_async
 from fastq.net.operations import (
     Broker,
     Call,
@@ -399,14 +404,7 @@ def test_whoever_waits_is_told_whichever_allocation_fails(turns: int) -> None:
 def test_the_end_is_known_where_there_is_no_memory_to_tell_of_it() -> None:
     """Whoever waited for it in a thread waited for ever."""
     world = World({1: answers})
-
-    tries: list[Any] = []
-
-    def told(result: Any, _error: object) -> None:
-        tries.append(result)
-        if len(tries) == 1:
-            raise MemoryError
-
+    tries, told = told_at_the_second_try()
     run = OperationRun(world.core, asks(1), 10.0, told)
     while not run.done:
         assert world.turn()
@@ -414,6 +412,121 @@ def test_the_end_is_known_where_there_is_no_memory_to_tell_of_it() -> None:
     while world.turn():
         pass
     assert tries == [[ANSWER]] * 2 and world.now < 1011, "whoever cannot look is told at the deadline"
+
+
+def test_an_end_at_the_deadline_is_told_again_too() -> None:
+    world = World({1: silent})
+    tries, told = told_at_the_second_try()
+    OperationRun(world.core, asks_one(), 10.0, told)
+    while world.turn():
+        pass
+    assert tries == [None] * 2 and 1010 < world.now < 1011
+
+
+def told_at_the_second_try() -> tuple[list[Any], Callable[[Any, object], None]]:
+    """The results that were told, of which the first finds no memory."""
+    tries: list[Any] = []
+
+    def told(result: Any, _error: object) -> None:
+        tries.append(result)
+        if len(tries) == 1:
+            raise MemoryError
+
+    return tries, told
+
+
+@contextmanager
+def a_loop_short_of_memory(when: Callable[[Callable[[], Any]], Any]) -> Iterator[asyncio.AbstractEventLoop]:
+    """As it is to call whom a future wakes, for the first time, it does `when(that call)` and raises."""
+    loop = asyncio.new_event_loop()
+    call_soon, short = loop.call_soon, list[Any]()
+
+    def woken(callback: Any, *arguments: Any, context: Any = None) -> Any:
+        call = partial(call_soon, callback, *arguments, context=context)
+        if short or not arguments or not isinstance(arguments[0], asyncio.Future):
+            return call()
+        short.append(arguments[0])
+        when(call)
+        raise MemoryError
+
+    loop.call_soon = woken  # type: ignore[method-assign]
+    try:
+        yield loop
+        assert len(short) == 1
+    finally:
+        loop.close()
+
+
+async def run_in(world: World, operation: Operation[Any]) -> Any:
+    loop = asyncio.get_running_loop()
+    driver: Any = SimpleNamespace(core=world.core, loop=loop, check_loop=lambda: None, kick=lambda: None)
+    return await run_async(driver, operation, 10.0)
+
+
+async def turns(world: World) -> None:
+    """Those of the loop between those of the driver."""
+    for _ in range(20):
+        world.turn()
+        await asyncio.sleep(0)
+    assert not world.turn()
+
+
+@pytest.mark.parametrize("node", [answers, silent])
+def test_an_await_ends_where_no_memory_was_there_to_wake_it(node: Callable[[Any], Any]) -> None:
+    """asyncio had lost what it was to call, and the future was done: nothing woke the task any more, not even a cancel."""
+
+    async def awaited() -> bool:
+        world = World({1: node})
+        task = asyncio.create_task(run_in(world, asks(1)))
+        await asyncio.sleep(0)
+        await turns(world)
+        return task.done()
+
+    with a_loop_short_of_memory(lambda _: None) as loop:
+        assert loop.run_until_complete(awaited())
+
+
+def test_a_task_that_has_been_woken_is_not_woken_again() -> None:
+    """It waits for something else by now, and was stepped in the middle of that."""
+    told: list[dict[str, Any]] = []
+
+    async def goes_on(world: World, other: asyncio.Future[None]) -> None:
+        await run_in(world, asks(1))
+        await other
+
+    async def awaited() -> None:
+        world, other = World({1: answers}), asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(goes_on(world, other))
+        await asyncio.sleep(0)
+        await turns(world)
+        other.set_result(None)
+        await task
+
+    with a_loop_short_of_memory(lambda call: call()) as loop:
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        loop.run_until_complete(awaited())
+        assert told == []
+
+
+def test_a_cancelled_await_whose_operation_ends_in_the_same_turn_is_woken_once() -> None:
+    told: list[dict[str, Any]] = []
+
+    async def cancelled() -> None:
+        world = World({1: answers})
+        task = asyncio.create_task(run_in(world, asks(1)))
+        await asyncio.sleep(0)
+        task.cancel()
+        while world.core.on_close:
+            world.turn()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert task.cancelled()
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context))
+    loop.run_until_complete(cancelled())
+    loop.close()
+    assert told == []
 
 
 WITHOUT_MEMORY = """
