@@ -27,7 +27,6 @@ from fastq.net.metadata_updater import MetadataUpdater
 from fastq.net.outages import SHORT_LIFE_S, SLOW_S, Outages
 from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve, broker_id, separate_id, take_over, whom_to_ask
 from fastq.net.requests import Done, EncodedRequest, PendingRequest, VersionedRequest, with_quota
-from fastq.net.tcp_info import round_trip_s
 from fastq.net.timers import Timer, Timers
 from fastq.net.troubles import Troubles
 from fastq.protocol.api import ApiKey, api_name
@@ -197,24 +196,15 @@ class ClientCore(Timers):
 
     def peer_address(self, node_id: int) -> tuple[str, int]:
         """The IP address and port that the connection to a broker leads to; raises ConnectionClosed while there is none."""
-        transport = self._transport(node_id)
-        if transport is None:
+        peer = self._peers.get(node_id)
+        if peer is None or peer.transport is None:
             raise ConnectionClosed("not connected", broker=self.broker_label(node_id))
-        ask = getattr(transport, "getpeername", None)
-        address = ask() if ask is not None else transport.get_extra_info("peername")
-        return address[0], address[1]
+        return peer.reached
 
     def round_trip_s(self, node_id: int) -> float:
         """How long the way to a broker and back is; 0 where that is not known."""
-        transport = self._transport(node_id)
-        ask = getattr(transport, "get_extra_info", None)  # a socket is its own
-        return round_trip_s(transport if ask is None else ask("socket"))
-
-    def _transport(self, node_id: int) -> Any:
-        """What the connection to a broker uses; None while there is none."""
         peer = self._peers.get(node_id)
-        connection = None if peer is None else peer.ready_connection
-        return None if connection is None else connection.transport
+        return 0.0 if peer is None else peer.round_trip_s
 
     def failed_since(self, node_id: int, when: float) -> bool:
         """Whether an attempt to connect to this broker that began at `when` or later has failed, and nothing has come of it yet."""
@@ -266,6 +256,11 @@ class ClientCore(Timers):
         if peer is not None:
             peer.throttled_until = max(peer.throttled_until, now + seconds)
             self.call_at(peer.throttled_until, lambda now: self._unmuted(peer, now))  # a turn for the driver, too
+
+    def _unmuted(self, peer: Peer, now: float) -> None:
+        """A quota may be over: others were to be asked in its broker's place, who may be silent."""
+        if peer.ready_connection is not None and now >= peer.throttled_until:
+            self._send_waiting(peer, peer.ready_connection, now)
 
     def throttled_until(self, node_id: int) -> float:
         """When this broker may be sent to again, as an answer asked; in the past where none does."""
@@ -409,13 +404,12 @@ class ClientCore(Timers):
         self.last_error = None
         self.ready_total += 1
         self._outages.ready(peer.address, peer.label, now)
-        self._take_over(peer)
         if self._outages.knows(peer.address):
             self.call_at(now + SHORT_LIFE_S, lambda now: self._look_at_life(peer, connection, now))
         logger.debug("connected to %s", peer.label)
         if connection.versions is not None and connection.versions.features_epoch > self._features_epoch:
             self.features, self._features_epoch = connection.versions.features, connection.versions.features_epoch
-        self._send_queue(peer, connection, now)
+        self._send_waiting(peer, connection, now)
         self.deadline = min(self.deadline, now)
 
     def connection_closed(self, connection: Connection, error: FastqError, now: float) -> None:
@@ -463,20 +457,11 @@ class ClientCore(Timers):
         except Exception as error:  # who waits would wait in vain
             self._fail(pending, diagnosis.not_sent(connection.broker, api_name(pending.api_key), error))
 
-    def _take_over(self, peer: Peer) -> None:
+    def _send_waiting(self, peer: Peer, connection: Connection, now: float) -> None:
         if peer in self._candidates():
             take_over(self._peers.values(), peer)
-
-    def _send_queue(self, peer: Peer, connection: Connection, now: float) -> None:
         while peer.queue and peer.connection is connection and connection.is_ready:
             self._send_now(connection, peer.queue.popleft(), now)
-
-    def _unmuted(self, peer: Peer, now: float) -> None:
-        """A quota may be over: whom it was that others were to be asked instead, and they may be silent."""
-        connection = peer.ready_connection
-        if connection is not None and now >= peer.throttled_until:
-            self._take_over(peer)
-            self._send_queue(peer, connection, now)
 
     def _fail(self, pending: PendingRequest, error: FastqError) -> None:
         self.completions.append((pending.on_done, None, error))
@@ -570,16 +555,13 @@ class ClientCore(Timers):
         if connection is not None:
             connection.expire(now)
             if now >= peer.idle_at(self.config.connections_max_idle_ms):
-                self._retire(peer, connection, now)
+                peer.connection = None
+                connection.close(diagnosis.retired(peer.label), now)
         for pending in [pending for pending in peer.queue if pending.deadline <= now]:
             peer.queue.remove(pending)
             # What ended a connection that was ready, an answer that did not come, is of another request.
             last = peer.last_error if getattr(peer.last_error, "phase", None) != "ready" else None
             self._fail(pending, last or diagnosis.not_ready(peer.label))
-
-    def _retire(self, peer: Peer, connection: Connection, now: float) -> None:
-        peer.connection = None
-        connection.close(diagnosis.retired(peer.label), now)
 
     def _next_deadline(self) -> float:
         deadline, idle_ms = self.metadata_updater.deadline, self.config.connections_max_idle_ms

@@ -136,8 +136,7 @@ class OutOfTime(Exception):
 
 REFUSALS_MAX = 50
 """An operation that so many tries were refused of, one after the other, does not end by itself."""
-TOLD_AGAIN_S = 0.1
-"""An end at the deadline that could not be told is told again then."""
+TOLD_AGAIN_S = 0.1  # behind the deadline, an end that could not be told at it
 
 
 Effect: TypeAlias = "Call | list[Call] | Retry"
@@ -211,19 +210,18 @@ class _CallRun:
 
     __slots__ = (
         "_asked",
-        "_at_node",
         "_call",
         "_core",
         "_done",
         "_error",
         "_failures",
-        "_look_up",
         "_node_id",
         "_on_done",
         "_operation",
         "_retries_max",
         "_sent_at",
         "_was_connected",
+        "_within",
     )
 
     def __init__(
@@ -238,8 +236,9 @@ class _CallRun:
         self._node_id: int | None = None  # whose answer it is; of what any broker can answer the core knows that
         self._asked = operation.core.metadata_updater.requests
         self._error: FastqError | None = None
-        self._look_up: OperationRun[Node] | None = None
-        self._at_node: _CallRun | None = None  # what is asked of the coordinator that was looked up
+        self._within: OperationRun[Node] | _CallRun | None = (
+            None  # the look-up of a coordinator, or what is asked of it then
+        )
         self._was_connected = self._done = False
         self._sent_at = operation.deadline
 
@@ -296,38 +295,34 @@ class _CallRun:
         """Look the coordinator up and send there; after a failed connection it is looked up again."""
 
         def found(node: Node | None, error: BaseException | None) -> None:
-            self._look_up = None
+            self._within = None
             if node is None:
                 self._finish(None, error if isinstance(error, FastqError) else UnknownServerError(cause=error))
             else:
                 at_node = replace(self._call, route=Found(node.node_id, f"the coordinator of {route.kind} {route.id}"))
-                self._at_node = _CallRun(self._operation, at_node, self._received)
-                self._at_node.attempt(self._core.clock())
+                self._within = run = _CallRun(self._operation, at_node, self._received)
+                run.attempt(self._core.clock())
 
-        self._look_up = OperationRun(
+        self._within = OperationRun(
             self._core, find_coordinator(route.kind, route.id), max(0.0, self._operation.deadline - now), found
         )
 
     @property
     def last_error(self) -> FastqError | None:
         """Why it has not been answered yet."""
-        under_way = self._look_up or self._at_node
-        return (under_way.last_error if under_way is not None else None) or self._error
+        return (self._within.last_error if self._within is not None else None) or self._error
 
     def give_up(self, error: FastqError) -> None:
         """The time is over: it fails with its own last error, or with `error` where it has none."""
         self._finish(None, self.last_error or error)
-        self.drop()
+        self.cancel()
 
-    def drop(self) -> None:
+    def cancel(self) -> None:
         """Nobody waits for it any more."""
         self._done = True
-        if self._look_up is not None:
-            self._look_up.cancel()
-            self._look_up = None
-        if self._at_node is not None:
-            self._at_node.drop()
-            self._at_node = None
+        within, self._within = self._within, None
+        if within is not None:
+            within.cancel()
 
     def _wait_for_metadata(self, now: float) -> None:
         """Try again after the next answer, and in any case after a while: no broker may be there to ask."""
@@ -376,7 +371,7 @@ class _CallRun:
 
     def _received(self, response: Any, error: FastqError | None) -> None:
         operation = self._operation
-        node_id, self._at_node = self._node_id, None
+        node_id, self._within = self._node_id, None
         if error is None and node_id is not None and (throttle_ms := getattr(response, "throttle_time_ms", 0)) > 0:
             self._core.throttle(node_id, throttle_ms / 1000, self._core.clock())
         if self._done:
@@ -570,7 +565,7 @@ class OperationRun(Generic[T]):
                     call.give_up(other)
             else:
                 for call in calls:
-                    call.drop()
+                    call.cancel()
                 if isinstance(effect, Retry):
                     self._step(False, None)
                 else:
@@ -599,7 +594,7 @@ class OperationRun(Generic[T]):
     def _clean_up(self) -> None:
         self.core.on_close.pop(self, None)
         for call in self._calls:
-            call.drop()
+            call.cancel()
         self._calls = []
         self.core.troubles.forget(self)
         self.core.metadata_updater.look_away(self._looked_at)

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastq.net.addresses import Address, Endpoint
 from fastq.net.outages import SLOW_S
+from fastq.net.tcp_info import round_trip_s
 from fastq.values import Value
 
 if TYPE_CHECKING:
@@ -98,6 +99,25 @@ class Peer:
         """The connection, when requests may go out on it."""
         connection = self.connection
         return connection if connection is not None and connection.is_ready else None
+
+    @property
+    def transport(self) -> Any:
+        """What that connection uses: a socket, or an event loop's transport."""
+        connection = self.ready_connection
+        return None if connection is None else connection.transport
+
+    @property
+    def reached(self) -> tuple[str, int]:
+        """The IP address and port that the connection leads to; there has to be one."""
+        ask = getattr(self.transport, "getpeername", None)
+        address = ask() if ask is not None else self.transport.get_extra_info("peername")
+        return address[0], address[1]
+
+    @property
+    def round_trip_s(self) -> float:
+        """How long the way there and back is; 0 where that is not known."""
+        ask = getattr(self.transport, "get_extra_info", None)
+        return 0.0 if ask is None else round_trip_s(ask("socket"))
 
     def idle_at(self, idle_ms: int) -> float:
         """When its connection has been unused for long enough to be closed; never while it is in use, or for idle_ms=-1."""

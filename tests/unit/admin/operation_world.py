@@ -8,13 +8,36 @@ from typing import Any
 from fastq.config import ClientConfig
 from fastq.errors import ConnectionRefused, ConnectionTimeout, FastqError
 from fastq.net.core import ClientCore
-from fastq.net.operations import Operation, OperationRun
+from fastq.net.operations import Broker, Call, Operation, OperationRun
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 
 VERSION = 100
 """What requests are built for: the newest of everything."""
 Answer = Callable[[Any], Any]
+ASK = m.ListGroupsRequest()
+ANSWER = m.ListGroupsResponse()
+
+
+def answers(_request: Any) -> Any:
+    return ANSWER
+
+
+def asks(*nodes: int) -> Operation[Any]:
+    found = yield [Call(Broker(node), ASK) for node in nodes]
+    return found
+
+
+def asks_one() -> Operation[Any]:
+    response = yield Call(Broker(1), ASK)
+    return response
+
+
+def coordinators(request: Any, **nodes: int) -> Any:
+    """FindCoordinator of the newest version."""
+    answer = m.FindCoordinatorResponse.Coordinator
+    found = [answer(key=key, node_id=nodes[key], host="h", port=1) for key in request.coordinator_keys]
+    return m.FindCoordinatorResponse(coordinators=found)
 
 
 def refuses(_request: Any) -> FastqError:

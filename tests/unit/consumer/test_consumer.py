@@ -55,25 +55,6 @@ def test_iteration_poll_and_batches_go_on_where_the_last_one_stopped(cluster: So
             reader.poll(max_records=0)
 
 
-def test_a_batch_is_a_sequence_of_records_whose_columns_are_attributes(cluster: SocketCluster) -> None:
-    fill(cluster)
-    with consumer(cluster, "logs") as reader:
-        batch = reader.poll_batch(timeout=5)
-        rows = list(batch)
-        index: Any
-        for index in (0, -1, True):
-            assert batch[index].offset == rows[index].offset
-        assert [record.offset for record in batch[1:]] == [record.offset for record in rows[1:]]
-        with pytest.raises(TypeError, match=r"not 'value': its columns are attributes \(values, keys"):
-            batch["value"]  # type: ignore[call-overload]
-        for index in (1.0, None, (0,)):
-            with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-                batch[index]
-        for index in (len(rows), -len(rows) - 1):
-            with pytest.raises(IndexError, match=f"record {index} of {len(rows)}"):
-                batch[index]
-
-
 def test_read_to_end_ends_at_the_end_of_the_call(cluster: SocketCluster) -> None:
     count = fill(cluster)
     with consumer(cluster, "logs") as reader:

@@ -26,7 +26,7 @@ from fastq._native.wire import Reader, Writer
 from fastq.config import ClientConfig
 from fastq.errors import ErrorCode, KafkaError
 from fastq.metadata import Node
-from fastq.net import core
+from fastq.net import peers
 from fastq.net.requests import EncodedRequest
 from fastq.net.tcp_info import round_trip_s
 from fastq.protocol.messages import (
@@ -208,7 +208,7 @@ def test_a_node_that_catches_up_knows_how_far_its_leader_is(monkeypatch: pytest.
         assert sock is not None and round_trip_s(sock) < 30
         return ways_s.setdefault(sock, 0.003)
 
-    monkeypatch.setattr(core, "round_trip_s", told)
+    monkeypatch.setattr(peers, "round_trip_s", told)
 
     async def scenario() -> None:
         broker = Broker(1)
