@@ -26,14 +26,14 @@ from enum import Enum
 from typing import TypeVar
 
 from fastq._native.fetch import FetchedPartition, FetchedResponse
-from fastq._native.records import iter_headers, read_header, verify_crc
+from fastq._native.records import read_header, verify_crc
 from fastq._native.wire import DecodeError
 from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaError, error_for_code
 from fastq.values import NamedTuple, Value
 from fastq_broker.log.files import UNREADABLE, passes
 from fastq_broker.replication.catch_up import CATCH_UP_PAUSE_S, CatchUp
 from fastq_broker.replication.fetcher_session import FetchPlan, FollowerSession, Key, Position, ReplicaPartition, Wanted
-from fastq_broker.replication.follower_log import FollowerLog, go_back, go_back_to_gap
+from fastq_broker.replication.follower_log import FollowerLog, go_back, go_back_to_gap, usable_records
 from fastq_broker.replication.follower_quota import FollowerQuota, NoQuota
 
 logger = logging.getLogger(__name__)
@@ -212,9 +212,11 @@ class ReplicaFetcher:
         if not passes(error):
             self._stop(state, str(error))
         elif self._follows(state):
-            state.phase = Phase.UNREAD
-            state.position = Position(-1, leader_epoch, NO_EPOCH)
-            self._syncing.pop(state.partition.key, None)
+            position, key = Position(-1, leader_epoch, NO_EPOCH), state.partition.key
+            self._changed[key] = None
+            self._waiting[key] = None  # until now, at the least: there may be no memory for a pause
+            state.phase, state.position = Phase.UNREAD, position
+            self._syncing.pop(key, None)
             self._pause(state, str(error) or "there is no memory for it", now)
 
     def _can_read(self, state: Followed, now: float) -> bool:
@@ -228,9 +230,10 @@ class ReplicaFetcher:
     def remove(self, keys: Iterable[Key]) -> None:
         """Follow these no more; answers that are on their way say nothing of them."""
         for key in keys:
-            if self.partitions.pop(key, None) is not None:
+            if key in self.partitions:
+                self._changed[key] = None  # first: there may be no memory for it, and the leader is to hear of it
+                del self.partitions[key]
                 self._forget(key)
-                self._changed[key] = None
         if not self.partitions:
             self._catch_up.begin()
 
@@ -260,7 +263,9 @@ class ReplicaFetcher:
         if self._is_held(now):  # of what has come to the disk during a pause nobody tells again
             return self._retry_at if self._retry_at > now else min(self._syncing.values())
         due = [self.partitions[key].retry_at for key in self._waiting]
-        due += [at for at in self._syncing.values() if at > now]
+        wait_s = self.config.wait_ms / 1000
+        # The disk tells, unless there was no memory to have it tell.
+        due += [at if at > now else now + wait_s for at in self._syncing.values()]
         if self._throttled:
             due.append(self._throttle_at)
         if self._changed or self._session.known:
@@ -274,32 +279,34 @@ class ReplicaFetcher:
     def _wake(self, now: float) -> None:
         """Note whose pause or sync is over."""
         over = [key for key in self._waiting if now >= self.partitions[key].retry_at]
-        for key in over:
-            self._waiting.pop(key, None)
+        for key in over:  # in one list or the other at each moment: there may be no memory for the next step
             self._changed[key] = None
             state = self.partitions.get(key)  # the directory of one before it may have failed
             if state is not None and state.phase is Phase.UNREAD:
                 self._begin(state, state.position.leader_epoch, now)
+            if state is None or now >= state.retry_at:
+                self._waiting.pop(key, None)
         for key in list(self._syncing):
             state = self.partitions.get(key)
             if state and self._can_read(state, now) and state.log.durable_end >= state.log.log_end_offset:
-                del self._syncing[key]
                 self._changed[key] = None
+                del self._syncing[key]
 
-    def _send(self, asked: dict[Key, Position] | None) -> int:
-        self._number += 1
+    def _ask(self, effect: SendFetch | SendListOffsets, asked: dict[Key, Position] | None) -> None:
+        """Have it asked: it is on its way once it is sure to be, as nobody answers what there was no memory to say."""
+        self._effects.append(effect)
+        self._number = effect.number
         self._in_flight = True
         self._asked = asked
-        return self._number
 
     def _list_offsets(self, now: float) -> bool:
         """Ask where the leader's logs end, or begin; whether there was anything to ask."""
         for phase, timestamp in ((Phase.LATEST, LATEST_TIMESTAMP), (Phase.EARLIEST, EARLIEST_TIMESTAMP)):
             due = [state for state in self._ranging.values() if state.phase is phase and now >= state.retry_at]
             if due:
-                number = self._send({state.partition.key: state.position for state in due})
-                asked = [(state.partition, state.position.leader_epoch) for state in due]
-                self._effects.append(SendListOffsets(number, timestamp, asked))
+                asked = {state.partition.key: state.position for state in due}
+                partitions = [(state.partition, state.position.leader_epoch) for state in due]
+                self._ask(SendListOffsets(self._number + 1, timestamp, partitions), asked)
                 return True
         return False
 
@@ -319,12 +326,19 @@ class ReplicaFetcher:
         self._changed |= self._throttled | dict.fromkeys(key for key in throttled if key in self.partitions)
         self._throttled.clear()
         wishes = {key: self._wanted(key, throttled, now) for key in list(self._changed)}  # which may take others away
-        plan = self._session.plan({key: wish if key in self.partitions else None for key, wish in wishes.items()})
+        try:
+            self._ask_for({key: wish if key in self.partitions else None for key, wish in wishes.items()}, now)
+        except BaseException:
+            self._session.restart()  # what it counts as told was told to nobody
+            raise
         self._changed = {key: None for key in self._changed if key not in wishes}
+
+    def _ask_for(self, wishes: Mapping[Key, Wanted | None], now: float) -> None:
+        plan = self._session.plan(wishes)
         self._throttle_at = now + self.config.backoff_s
         if plan is not None:
             bytes_max = self._catch_up.bytes_max(self.config.response_bytes_max, self.way_s)
-            self._effects.append(SendFetch(self._send(None), plan, self._wait_ms(now), bytes_max))
+            self._ask(SendFetch(self._number + 1, plan, self._wait_ms(now), bytes_max), None)
         elif not self._throttled and not self._syncing:  # those come yet
             self._catch_up.begin()
 
@@ -402,6 +416,8 @@ class ReplicaFetcher:
             self._pause(state, f"what {self.leader} sent cannot be appended: {error}", now)
         except UNREADABLE as error:
             self._unread(state, error, state.position.leader_epoch, now)
+        except SystemError as error:  # the interpreter's word for some allocations that fail, as of a call's
+            self._unread(state, MemoryError(str(error)), state.position.leader_epoch, now)
         except Exception as error:
             logger.exception("following %s failed", state.partition)
             self._stop(state, repr(error))
@@ -445,24 +461,26 @@ class ReplicaFetcher:
         if not self._follows(state):
             return
         logger.log(level, "%s is followed no more: %s", state.partition, problem)
+        key = state.partition.key
+        self._changed[key] = None
         state.phase = Phase.STOPPED
         state.problem = problem
-        key = state.partition.key
         self._forget(key)
-        self._changed[key] = None
 
     def _go_on(self, state: Followed, leader_epoch: int, now: float) -> None:
         """Fetch from where the log ends now."""
         log, key = state.log, state.partition.key
-        state.phase = Phase.FETCH
-        state.position = Position(log.log_end_offset, leader_epoch, log.leader_epoch)
-        self._ranging.pop(key, None)
+        position = Position(log.log_end_offset, leader_epoch, log.leader_epoch)
         self._changed[key] = None
         if log.durable_end < log.log_end_offset:
             self._syncing[key] = now + self.config.wait_ms / 1000
             self._effects.append(AwaitDurable(log, log.log_end_offset))
+        state.phase, state.position = Phase.FETCH, position
+        self._ranging.pop(key, None)
 
     # -- records
+
+    _usable = staticmethod(usable_records)
 
     def _append(self, state: Followed, part: FetchedPartition, now: float) -> None:
         log, position = state.log, state.position
@@ -490,18 +508,6 @@ class ReplicaFetcher:
             self._pause(state, f"its next batch is of a later leader epoch than {position.leader_epoch}", now)
             return
         state.problem, state.lost, state.soon_s = "", False, SOON_S
-
-    @staticmethod
-    def _usable(part: FetchedPartition, leader_epoch: int) -> memoryview:
-        """The whole batches up to the first of a later epoch."""
-        records = part.records
-        if part.size_bytes and not part.whole_bytes:
-            read_header(records)  # raises, and says what is wrong
-        records = records[: part.whole_bytes]
-        for position, header in iter_headers(records):
-            if header.partition_leader_epoch > leader_epoch:
-                return records[:position]
-        return records
 
     @staticmethod
     def _make_room(log: FollowerLog, records: memoryview, leader_start: int) -> None:
@@ -547,9 +553,9 @@ class ReplicaFetcher:
 
     def _out_of_range(self, state: Followed, now: float) -> None:
         key = state.partition.key
-        state.phase = Phase.LATEST
         self._ranging[key] = state
         self._changed[key] = None
+        state.phase = Phase.LATEST  # not before: who is neither fetched nor asked about is followed no more
         if state.lost:
             self._pause(state, f"its log's end {state.position.offset} is out of the leader's range", now)
         state.lost = True

@@ -139,16 +139,18 @@ class _Runner:
     ) -> None:
         if self.turns.closed:
             return
-        if error is None:
-            if self._failing:
-                logger.warning("following %s: it answers again", self.leader)
-            self._failing = False
-            take(number, answer, self.now())
-        else:
-            logger.log(logging.DEBUG if self._failing else logging.WARNING, "following %s: %s", self.leader, error)
-            self._failing = True
-            self.machine.failed(number, self.now())
-        self.turns.turn()
+        try:
+            if error is None:
+                if self._failing:
+                    logger.warning("following %s: it answers again", self.leader)
+                self._failing = False
+                take(number, answer, self.now())
+            else:
+                self.machine.failed(number, self.now())
+                logger.log(logging.DEBUG if self._failing else logging.WARNING, "following %s: %s", self.leader, error)
+                self._failing = True
+        finally:  # there may be no memory for what has come, or to say so: no timer waits for the next one
+            self.turns.turn()
 
 
 class ReplicaFetchers:

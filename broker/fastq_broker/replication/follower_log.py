@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from fastq._native.records import iter_headers, read_header
 from fastq.errors import KafkaError
+
+if TYPE_CHECKING:
+    from fastq._native.fetch import FetchedPartition
 
 logger = logging.getLogger(__name__)
 
@@ -105,3 +109,15 @@ def go_back(log: FollowerLog, partition: object, leader: object, offset: int) ->
             log.high_watermark,
         )
     log.truncate_to(offset)
+
+
+def usable_records(part: FetchedPartition, leader_epoch: int) -> memoryview:
+    """Of what a leader sent for a log: the whole batches up to the first of a later epoch. Raises CorruptMessage, DecodeError."""
+    records = part.records
+    if part.size_bytes and not part.whole_bytes:
+        read_header(records)  # raises, and says what is wrong
+    records = records[: part.whole_bytes]
+    for position, header in iter_headers(records):
+        if header.partition_leader_epoch > leader_epoch:
+            return records[:position]
+    return records

@@ -7,10 +7,17 @@ bytes of a request to the bytes of an answer, with fetch sessions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from fastq_broker.replication.fetcher import AwaitDurable, FetcherConfig, ReplicaFetcher, SendFetch, SendListOffsets
+from fastq_broker.replication.fetcher import (
+    AwaitDurable,
+    Effect,
+    FetcherConfig,
+    ReplicaFetcher,
+    SendFetch,
+    SendListOffsets,
+)
 from fastq_broker.replication.fetcher_session import ReplicaPartition
 from fastq_broker.replication.fetcher_wire import fetch_request, list_offsets_request
 from fastq_broker.replication.follower_log import FollowerLog
@@ -310,7 +317,11 @@ class Follower:
 
     def poll(self) -> None:
         """Do what is due; requests stay in `asked`."""
-        for effect in self.machine.poll(self.now):
+        self.do(self.machine.poll(self.now))
+
+    def do(self, effects: Iterable[Effect]) -> None:
+        """Do these."""
+        for effect in effects:
             if isinstance(effect, AwaitDurable):
                 effect.log.wait_durable(effect.offset, self._woken)
             elif isinstance(effect, SendFetch):

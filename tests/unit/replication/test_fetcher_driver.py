@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fastq_broker.replication import fetcher_driver
 from fastq_broker.replication.catch_up import CATCH_UP_BYTES
-from fastq_broker.replication.fetcher import FetcherConfig, Phase
+from fastq_broker.replication.fetcher import FetcherConfig, Phase, ReplicaFetcher
 from fastq_broker.replication.fetcher_driver import Assignment, NodeState, ReplicaFetchers
 from fastq_broker.replication.fetcher_session import FollowerSession, ReplicaPartition
 from fastq_broker.replication.follower_log import FollowerLog
@@ -283,7 +283,7 @@ def test_a_thread_of_the_node_that_is_begun_meanwhile_has_its_turns_as_the_syste
     assert found == [before]
 
 
-@pytest.mark.parametrize("short", ["question", "answer"])
+@pytest.mark.parametrize("short", ["question", "answer", "answer and failure"])
 def test_a_shortage_of_memory_amid_a_question_or_its_answer_does_not_end_the_questions(
     short: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +312,8 @@ def test_a_shortage_of_memory_amid_a_question_or_its_answer_does_not_end_the_que
         else:
             answered = FollowerSession.answered
             monkeypatch.setattr(FollowerSession, "answered", lambda *given: once(answered, *given))
+        if short == "answer and failure":  # as which it is told once more
+            monkeypatch.setattr(ReplicaFetcher, "failed", no_memory)
         await until(lambda: left < 1)
         leads.append(0, b"later")
         await until(lambda: log.data == leads.data)
