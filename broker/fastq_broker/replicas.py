@@ -136,7 +136,11 @@ class Replica:
                 self.shared = SharedPartition(self, replication)
         elif self.shared is not None:
             shared, self.shared = self.shared, None  # who is sent away may wait here again at once
-            shared.end(shared=False)
+            try:
+                shared.end(shared=False)
+            except BaseException:  # there may be no memory for all of it: it ends when this is said again
+                self.shared = shared
+                raise
         elif self.leader_epoch < 0:
             self.log.share(False)
         self.answers_later = self.synchronous or self.shared is not None

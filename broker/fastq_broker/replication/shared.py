@@ -55,7 +55,8 @@ class Acknowledgement:
         self.callback: Waiter | None = callback
 
     def __lt__(self, other: Acknowledgement) -> bool:
-        return (self.offset, self.number) < (other.offset, other.number)
+        # No tuples: what there is no memory to compare is lost to the heap that takes it out.
+        return self.offset < other.offset or (self.offset == other.offset and self.number < other.number)
 
 
 class Replication:
@@ -191,9 +192,8 @@ class SharedPartition:
             # There was no memory to ask, or the metadata that its answer spoke of has not come: all it takes is to ask once more.
             self._replication.alter.submit(self._key, pending)
         self._do([*self.machine.check(self._replication.monotonic_ms()), StartMoved()])  # who was fenced counts no more
-        log, machine = self._log, self.machine
-        if machine.leads and log.loaded and log.high_watermark < machine.high_watermark:
-            self._advance(machine.high_watermark)  # there was no memory to show it
+        if self._log.loaded:  # there may have been no memory to note that it has moved, or to show what is committed
+            self._log_moved(self._log)
 
     def answered(self, change: IsrChange, answer: IsrAnswer) -> None:
         before = self.machine.isr.committed
@@ -278,13 +278,25 @@ class SharedPartition:
 
     def _send_away(self) -> None:
         acks, self._acks = self._acks, []
-        for waiting in sorted(acks):
-            detail = f"this node stopped leading before all in sync had the records below {waiting.offset}"
-            self._tell(waiting, self._error(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail))
+        try:
+            while acks:
+                detail = f"this node stopped leading before all in sync had the records below {acks[0].offset}"
+                error = self._error(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
+                self._tell(heapq.heappop(acks), error)
+        finally:
+            while acks:  # there was no memory to tell these, who are sent away when this is done again
+                heapq.heappush(self._acks, acks[-1])
+                acks.pop()
         deletions, self._deletions = self._deletions, []
-        for offset, callback in deletions:
-            detail = f"this node stopped leading before all replicas had deleted what is below {offset}"
-            self._call(callback, self._error(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail))
+        try:
+            while deletions:
+                offset, callback = deletions[0]
+                detail = f"this node stopped leading before all replicas had deleted what is below {offset}"
+                error = self._error(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
+                del deletions[0]
+                self._call(callback, error)
+        finally:
+            self._deletions += deletions
 
     def is_settled(self, node_id: int) -> bool:
         """Whether a fetch of this follower says nothing new while it has all there is: see Partition.is_settled."""
