@@ -116,9 +116,9 @@ class FetchSession:
             replica.sleepers[self] = key
 
     def woken(self, key: Key, replica: Replica) -> None:
-        """Something is new, or may be: called by the replica, which has taken this session out of its sleepers."""
-        del self.asleep[key]
+        """Something is new, or may be. Where there is no memory for that it sleeps on, until the next time."""
         request = self.awake[key] = self.partitions[key]
+        del self.asleep[key], replica.sleepers[self]
         if self.replica[0] >= 0 and replica.shared is not None:
             replica.shared.slept(self.replica[0], self.last_used_ms, self.used_before_ms)
         if self.waiting is not None:
@@ -128,7 +128,6 @@ class FetchSession:
         """Let a partition sleep no more, without a word to anybody but its replica."""
         replica = self.asleep.get(key)
         if replica is not None:
-            del replica.sleepers[self]
             self.woken(key, replica)
 
     def wake_all(self) -> None:

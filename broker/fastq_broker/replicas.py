@@ -126,9 +126,14 @@ class Replica:
     def wake(self, _log: object = None) -> None:
         """What is here has moved, or who leads it, or who is in sync: sessions look at it again. A listener of the log."""
         if self.sleepers:
-            sleepers, self.sleepers = self.sleepers, {}
-            for session, key in sleepers.items():
-                session.woken(key, self)
+            problem: Exception | None = None
+            for session, key in list(self.sleepers.items()):
+                try:
+                    session.woken(key, self)
+                except Exception as error:  # the others wake all the same
+                    problem = error
+            if problem is not None:
+                raise problem
 
     def _share(self, replication: Replication | None) -> None:
         if replication is not None:

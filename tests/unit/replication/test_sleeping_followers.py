@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from failing_allocations import AllocationsFail
 from fastq_broker.handlers import fetch
 from shared_bench import LAG_MS, Bench
 
@@ -144,3 +146,15 @@ def test_who_is_in_sync_alone_leads_whoever_asks(tmp_path: Path) -> None:
     bench.publish(isr=(1,))
     bench.loop.pass_time(60)
     assert bench.nodes[1].replica.is_followed(3_000)
+
+
+def test_no_allocation_that_fails_as_it_is_woken_has_anybody_sleep_for_good(tmp_path: Path) -> None:
+    """A follower that could not be woken, and those that were to be woken behind it, slept on whatever came: they fell out of sync."""
+    for first in range(20):
+        bench = settled(tmp_path / str(first), 3)
+        with suppress(MemoryError), AllocationsFail(first):
+            bench.nodes[1].replica.wake()
+        bench.nodes[1].produce(b"b")
+        bench.settle()
+        bench.settle()
+        assert [node.values() for node in bench.nodes.values()] == [[b"a", b"b"]] * 3, first
