@@ -231,6 +231,7 @@ class ChannelMachine:
         self._replaced_at = min(self._replaced_at, now)
         if question.moves_on or now >= self._replaced_at + REPLACED_S:
             self._ask_anew(question, now, f"node {leader.node_id} leads now")  # a late answer is of another question
+            self._replaced_at = NEVER  # of who is asked next
             self._wait_until = now
 
     def _expire(self, now: float) -> None:

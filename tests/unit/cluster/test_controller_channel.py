@@ -339,6 +339,19 @@ def test_what_a_leader_that_stands_still_was_asked_the_next_one_is_asked_after_a
     assert channel.poll(9.2) == [] and channel.ended == [(1, OK)]
 
 
+def test_the_next_leader_has_its_time_too_where_it_is_soon_replaced() -> None:
+    """It had what was left of the time of the one before: nothing, and a third one was asked at once."""
+    channel = Channel()
+    channel.ask(1, 0.0)
+    channel.sent(0.0)
+    channel.leader = TWO
+    assert channel.poll(1.0) == []
+    assert channel.sent(1.0 + REPLACED_S).node_id == 102
+    channel.leader = Leader(101, 3, ONE.endpoint)
+    assert channel.poll(1.1 + REPLACED_S) == []
+    assert channel.sent(1.1 + 2 * REPLACED_S).node_id == 101
+
+
 def test_a_leader_that_is_one_again_is_waited_for() -> None:
     channel = Channel()
     channel.ask(1, 0.0)
