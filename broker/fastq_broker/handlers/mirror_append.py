@@ -155,9 +155,10 @@ def _answer_when_kept(
 ) -> Deferred:
     """Answer once every partition has come to its end."""
     deferred = Deferred(connection)
+    encode = partial(encode_response, correlation_id, response, version)  # now: there may be no memory for it then
 
     def done() -> None:
-        deferred.complete_with(partial(encode_response, correlation_id, response, version), "MirrorAppend")
+        deferred.complete_with(encode, "MirrorAppend")
 
     def kept(answer: Answer, replica: Replica, error: KafkaError | None) -> None:
         try:

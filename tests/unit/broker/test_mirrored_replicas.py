@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fastq_broker.config_keys import SHOWN_CHARACTERS_MAX, shown
+from fastq_broker.handlers import mirror_append
 from fastq_broker.mirrored_replicas import check_writes, when_kept, words_of
 
 from fastq.errors import (
@@ -20,6 +21,7 @@ from fastq.errors import (
     RequestTimedOut,
     error_for_code,
 )
+from fastq.protocol.messages import MirrorAppendResponse
 
 
 class Waits:
@@ -161,3 +163,35 @@ def test_what_an_answer_says_of_an_error_is_not_said_a_second_time() -> None:
         assert str(error_for_code(error.code, words)).count(error.name) == 1  # type: ignore[attr-defined]
     again = error_for_code(44, words_of(told[0][0]), topic="A.t", partition=1)
     assert str(again) == f"{PolicyViolation.default_message} [topic A.t, partition 1]: it is another's"
+
+
+def test_what_there_is_no_memory_to_begin_when_all_have_it_is_answered_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer was to be made by what there was no memory for by then: its connection waited for it for ever."""
+
+    def no_memory(*_: Any) -> Any:
+        raise MemoryError("none left")
+
+    async def play() -> None:
+        replica: Any = Waits()
+        replica.topic_id, replica.partition = bytes(16), 0
+        replica.log = SimpleNamespace(name="t-0", log_start_offset=0, log_end_offset=5, high_watermark=5)
+        ports: Any = SimpleNamespace(loop=asyncio.get_running_loop())
+        answer = MirrorAppendResponse.MirroredPartitionResult(index=0)
+        topic = MirrorAppendResponse.MirroredTopicResult(topic_id=bytes(16), partitions=[answer])
+        deferred = mirror_append._answer_when_kept(
+            SimpleNamespace(),  # type: ignore[arg-type]
+            ports,
+            1,
+            0,
+            MirrorAppendResponse(topics=[topic]),
+            [(answer, replica, 5)],
+            {(bytes(16), 0): 0},
+            60_000,
+        )
+        monkeypatch.setattr(mirror_append, "partial", no_memory)
+        replica.tell(None)
+        assert deferred.answered
+
+    asyncio.run(play())
