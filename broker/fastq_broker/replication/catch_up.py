@@ -41,7 +41,9 @@ class CatchUp:
 
     def took(self, got: int, lacked: int | None, lacks: int) -> None:
         """A partition of the answer had so many records; how many of the committed ones were not here before (None: not known), and are not
-        now."""
+        now. One that lacked nothing says nothing: what is written to those in sync is no part of what is caught up with."""
+        if not (lacked or lacks > 0):
+            return
         self.is_behind = self.is_behind or lacks > 0
         self._got += got
         if lacked is not None:

@@ -480,8 +480,6 @@ class ReplicaFetcher:
 
     # -- records
 
-    _usable = staticmethod(usable_records)
-
     def _append(self, state: Followed, part: FetchedPartition, now: float) -> None:
         log, position = state.log, state.position
         if log.log_end_offset != position.offset:
@@ -491,7 +489,7 @@ class ReplicaFetcher:
                 topic=state.partition.topic,
                 partition=state.partition.number,
             )
-        records = self._usable(part, position.leader_epoch)
+        records = usable_records(part, position.leader_epoch)
         lacked = state.lag
         if len(records):
             self._make_room(log, records, part.log_start_offset)

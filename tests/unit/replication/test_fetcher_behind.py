@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from fastq_broker.replication.catch_up import CATCH_UP_BYTES, CATCH_UP_FETCHES, CATCH_UP_WAY_S
-from fetcher_world import MemoryLog, fetches, log_of, pair
+from fastq_broker.replication.fetcher_session import ReplicaPartition
+from fetcher_world import T0, MemoryLog, fetches, log_of, pair
 
 
 def test_only_what_is_behind_is_written_gently() -> None:
@@ -90,6 +91,26 @@ def test_a_leader_that_grows_half_as_fast_as_it_is_read_is_asked_for_as_much_as_
     follower.steps(4)
     small = CATCH_UP_BYTES
     assert [request.max_bytes for request in fetches(follower)] == [whole, small, small, *[whole] * 3, *[small] * 3]
+
+
+def test_what_is_written_to_others_that_are_in_sync_is_no_part_of_it() -> None:
+    """A leader with many producers was asked for large answers, and without a pause, by whoever had one partition to catch up with."""
+    mine = MemoryLog()
+    follower = pair(log_of(*[0] * 20), mine, 0, partition_bytes_max=1)
+    others = [log_of(0), log_of(0)]
+    for number, log in enumerate(others, 1):
+        name = ReplicaPartition("t", T0.topic_id, number)
+        follower.leader.lead(name, log, 0)
+        follower.follow(name, MemoryLog(), 0)
+    follower.steps(2)
+    for _ in range(6):
+        for log in others:
+            log.append(0, b"live")
+        follower.step()
+        for log in others:
+            log.high_watermark = log.log_end_offset
+    assert all(one.log.log_end_offset == 7 for one in follower.machine.partitions.values() if one.log is not mine)
+    assert {request.max_bytes for request in fetches(follower)[2:]} == {CATCH_UP_BYTES}
 
 
 def test_who_has_all_that_is_committed_waits_for_nothing() -> None:
