@@ -28,7 +28,7 @@ from fastq_broker.raft.leader import Leadership
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.roles import Role
 from fastq_broker.replicas import Replica, ReplicaTable
-from fastq_broker.replication import alter_driver
+from fastq_broker.replication import alter_driver, fetcher
 from fastq_broker.replication.fetcher import Phase, ReplicaFetcher
 from fastq_broker.replication.isr import Follower, IsrChange
 from fastq_broker.replication.partition import Advanced, Partition
@@ -346,7 +346,7 @@ def _looks_before_it_waits(original: Any) -> Any:
 
 def _appends_what_is_newer(original: Any) -> Any:
     """KAFKA-18723, of the follower: it appends whatever has come, as it was asked for in the epoch that it knows."""
-    return staticmethod(lambda part, leader_epoch: part.records[: part.whole_bytes])
+    return lambda part, leader_epoch: part.records[: part.whole_bytes]
 
 
 MUTATIONS = {
@@ -424,8 +424,8 @@ MUTATIONS = {
         ClusterControl, "serve", _refuses_for_good, 488, "not well"
     ),
     "a batch of a later epoch is appended (KAFKA-18723)": Mutation(
-        ReplicaFetcher,
-        "_usable",
+        fetcher,
+        "usable_records",
         _appends_what_is_newer,
         280,
         "of which it does not know",
