@@ -356,22 +356,3 @@ def test_an_error_that_stays_leaves_the_loop_to_others(cluster: SocketCluster) -
             assert lived.is_set()  # before close, which waits
 
     asyncio.run(main())
-
-
-def test_a_batch_is_a_sequence_of_records_whose_columns_are_attributes(cluster: SocketCluster) -> None:
-    fill(cluster)
-    with consumer(cluster, "logs") as reader:
-        batch = reader.poll_batch(timeout=5)
-        rows = list(batch)
-        index: Any
-        for index in (0, -1, True):
-            assert batch[index].offset == rows[index].offset
-        assert [record.offset for record in batch[1:]] == [record.offset for record in rows[1:]]
-        with pytest.raises(TypeError, match=r"not 'value': its columns are attributes \(values, keys"):
-            batch["value"]  # type: ignore[call-overload]
-        for index in (1.0, None, (0,)):
-            with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-                batch[index]
-        for index in (len(rows), -len(rows) - 1):
-            with pytest.raises(IndexError, match=f"record {index} of {len(rows)}"):
-                batch[index]

@@ -134,10 +134,16 @@ def test_indexing() -> None:
     assert [record.offset for record in batch[3:7]] == [13, 14, 10, 11]
     assert batch[::-4] == [batch[9], batch[5], batch[1]]
     for index in (10, -11):
+        with pytest.raises(IndexError, match=f"record {index} of 10"):
+            batch[index]
+    for index in (2**70, -(2**70)):
         with pytest.raises(IndexError):
             batch[index]
-    with pytest.raises(AttributeError):
-        batch["x"]
+    with pytest.raises(TypeError, match=r"not 'value': its columns are attributes \(values, keys"):
+        batch["value"]
+    for bad in (1.0, None, (0,)):
+        with pytest.raises(TypeError):
+            batch[bad]
     assert repr(batch) == "ConsumerBatch(10 records of t0-0, t1-1)"
 
 
