@@ -385,7 +385,7 @@ MUTATIONS = {
         Partition, "_may_join", _joins_with_less, 0, "is committed up to"
     ),
     "what is not synced counts as kept": Mutation(
-        Visibility, "durable_end", _whole_log, 614, "was committed|not alike|OUT_OF_ORDER_SEQUENCE_NUMBER"
+        Visibility, "durable_end", _whole_log, 37, "was committed|not alike|OUT_OF_ORDER_SEQUENCE_NUMBER"
     ),
     "the last stable offset ignores open transactions": Mutation(
         Visibility, "_stable_offset", _stable_is_committed, 0, "was committed by"
@@ -397,22 +397,22 @@ MUTATIONS = {
         RaftMachine, "_quorum_due", _never_resigns, 15, "no majority has reached it"
     ),
     "an answer of before counts (KAFKA-18991)": Mutation(
-        ReplicaFetcher, "fetched", _takes_answers_of_before, 2, "still wait|not alike"
+        ReplicaFetcher, "fetched", _takes_answers_of_before, 4, "still wait|not alike"
     ),
     "the metadata log goes beyond its snapshots (KAFKA-14238)": Mutation(
         SnapshotKeeper, "_clean", _trims_to_the_end, 0, "begins at offset"
     ),
     "what was never committed stays planned (KAFKA-17608)": Mutation(
-        Controller, "_news", _keeps_what_was_planned, 4, "not well|has committed"
+        Controller, "_news", _keeps_what_was_planned, 50, "not well|has committed"
     ),
     "who died while controllers changed is not fenced (KAFKA-18138)": Mutation(
         Sessions, "follow", _never_waits_for_the_silent, 55, "has not fenced it"
     ),
     "a marker that comes again is refused (KAFKA-19999)": Mutation(
-        ProducerState, "check_marker", _refuses_markers_again, 17, "still waits"
+        ProducerState, "check_marker", _refuses_markers_again, 12, "still waits"
     ),
     "an ISR that is asked for again is empty (KAFKA-15353)": Mutation(
-        alter_driver, "build_request", _sends_again_with_nobody, 26, "not well"
+        alter_driver, "build_request", _sends_again_with_nobody, 50, "not well"
     ),
     "who goes keeps the high watermark waiting (KAFKA-15021)": Mutation(
         Partition, "count", _waits_for_who_goes, 3, "stays at"
@@ -427,12 +427,12 @@ MUTATIONS = {
         fetcher,
         "usable_records",
         _appends_what_is_newer,
-        280,
+        69,
         "of which it does not know",
         other=(_Fetch, "_find", _looks_before_it_waits),
     ),
     "a preferred leader is elected that is not in sync": Mutation(
-        PartitionChange, "_leader", _elects_the_first, 20, "is committed up to|was committed", "elections"
+        PartitionChange, "_leader", _elects_the_first, 43, "is committed up to|was committed", "elections"
     ),
     "a heartbeat comes at the last moment": Mutation(
         BrokerLifecycle, "_heartbeat_answered", _beats_at_the_last_moment, 9, "not well|not alike|idle time", "drift"
@@ -441,13 +441,13 @@ MUTATIONS = {
         DirectoryAssignments, "note", _does_nothing, 2, "is in logs-., id", "directories"
     ),
     "a follower takes a gap for a loss": Mutation(
-        ReplicaFetcher, "_make_room", _takes_a_gap_for_a_loss, 0, "not well|not alike", "cleaning"
+        ReplicaFetcher, "_make_room", _takes_a_gap_for_a_loss, 5, "not well|not alike", "cleaning"
     ),
     "a log keeps the room ahead of its end": Mutation(
         LogFile, "give_back", _does_nothing, 29, "takes more than it needs", "room ahead"
     ),
     "a transaction commits no offsets": Mutation(
-        TransactionOperations, "_send_offsets", _does_nothing, 30, "as its copy", "own copiers"
+        TransactionOperations, "_send_offsets", _does_nothing, 13, "as its copy", "own copiers"
     ),
 }
 
