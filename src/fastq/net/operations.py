@@ -236,9 +236,8 @@ class _CallRun:
         self._node_id: int | None = None  # whose answer it is; of what any broker can answer the core knows that
         self._asked = operation.core.metadata_updater.requests
         self._error: FastqError | None = None
-        self._within: OperationRun[Node] | _CallRun | None = (
-            None  # the look-up of a coordinator, or what is asked of it then
-        )
+        # The look-up of a coordinator, or what is asked of it then.
+        self._within: OperationRun[Node] | _CallRun | None = None
         self._was_connected = self._done = False
         self._sent_at = operation.deadline
 
