@@ -29,6 +29,7 @@ from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.roles import Role
 from fastq_broker.replicas import Replica, ReplicaTable
 from fastq_broker.replication import alter_driver, fetcher
+from fastq_broker.replication.alter_partition import AlterPartitions
 from fastq_broker.replication.fetcher import Phase, ReplicaFetcher
 from fastq_broker.replication.isr import Follower, IsrChange
 from fastq_broker.replication.partition import Advanced, Partition
@@ -334,6 +335,11 @@ def _refuses_for_good(original: Any) -> Any:
     return serve
 
 
+def _has_asked(original: Any) -> Any:
+    """KAFKA-14154, of the leader: what it was refused it does not ask once more at its next look."""
+    return lambda self, key: True
+
+
 def _looks_before_it_waits(original: Any) -> Any:
     """KAFKA-18723, of the leader: what is answered is what its log has become since it was looked whether it leads."""
 
@@ -421,7 +427,7 @@ MUTATIONS = {
         ReplicaTable, "remove_topic", _keeps_what_is_offline, 130, "has renewed with the id", "directories"
     ),
     "a controller of before refuses for good (KAFKA-14154)": Mutation(
-        ClusterControl, "serve", _refuses_for_good, 488, "not well"
+        ClusterControl, "serve", _refuses_for_good, 488, "not well", other=(AlterPartitions, "has", _has_asked)
     ),
     "a batch of a later epoch is appended (KAFKA-18723)": Mutation(
         fetcher,
