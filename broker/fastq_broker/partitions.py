@@ -77,6 +77,9 @@ class Partitions:
         self._directories_missing = False
         self._elsewhere: set[tuple[bytes, int]] = set()  # topic id and number of those that lie in a missing directory
         self._kept_shut: set[str] = set()  # topics with a log that a shortage of descriptors or memory has kept shut
+        self._retired_in_part: list[
+            Replica
+        ] = []  # of deleted topics; there was no memory to tell all who wait for them
 
     def find_logs(self) -> None:
         """Find the logs that are there; after a crash `LogManager.recover` has to follow. Raises KafkaStorageError, OSError."""
@@ -178,7 +181,9 @@ class Partitions:
             failures.attempt(f"applying the settings of topic {name}", partial(self._apply_config, image, name))
 
     def open_again(self) -> bool:
-        """Open the logs that a shortage has kept shut, and lead what it kept from being led; whether there were any."""
+        """Do what a shortage has kept from being done: open logs, lead partitions, tell who waits for what is gone; whether logs were
+        opened."""
+        self._retire_all()
         names, self._kept_shut = self._kept_shut, set()
         for name in names:
             topic = self._controller.image.topics_by_name.get(name)
@@ -273,20 +278,34 @@ class Partitions:
 
     def _give_up(self, replica: Replica) -> None:
         """Other nodes have the partition now: its log goes."""
-        self._replicas.remove(replica)
-        self._throttles.forget(replica)
-        self._purgatory.changed(replica)
+        self._retire(replica)
+        self._replicas.remove(replica)  # not before: what there was no memory for is done again while it is there
         logger.info("%s is not placed here any more: its log goes", replica.log.name)
         self._delete_log(replica.topic, replica.partition)
 
+    def _retire(self, replica: Replica) -> None:
+        """Tell all who wait for a replica that it is not here any more."""
+        replica.retire()
+        self._throttles.forget(replica)
+        self._purgatory.changed(replica)
+
     def _delete(self, topic: TopicImage) -> None:
         """Take a topic's replicas out of use, and have its logs deleted: also those that could not be loaded, which have no replica."""
-        for replica in self._replicas.remove_topic(topic.name, topic.topic_id):
-            self._throttles.forget(replica)
-            self._purgatory.changed(replica)
+        self._retired_in_part += self._replicas.remove_topic(topic.name, topic.topic_id)
+        self._retire_all()
         for number in range(len(topic.partitions)):
             self._elsewhere.discard((topic.topic_id, number))
             self._delete_log(topic.name, number)
+
+    def _retire_all(self) -> None:
+        """Retire what deleted topics had here; what there is no memory for is done again, later."""
+        for replica in list(self._retired_in_part):
+            try:
+                self._retire(replica)
+            except MemoryError as error:
+                failures.report(f"retiring {replica.log.name}", error)
+            else:
+                self._retired_in_part.remove(replica)
 
     def _delete_log(self, topic: str, number: int) -> None:
         try:

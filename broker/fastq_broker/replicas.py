@@ -49,6 +49,7 @@ class Replica:
         "topic",
         "topic_id",
         "under_min_isr",
+        "unwoken",
     )
 
     def __init__(
@@ -75,6 +76,8 @@ class Replica:
         """Whether a produce has to look at who has to have its records before it is answered."""
         self._image: PartitionImage | None = None
         self.sleepers: dict[FetchSession, tuple[bytes, int]] = {}
+        self.unwoken = False
+        """Whether there was no memory to wake some of them the last time."""
         log.on_advance(self.wake)
 
     @property
@@ -127,6 +130,7 @@ class Replica:
         """What is here has moved, or who leads it, or who is in sync: sessions look at it again. A listener of the log."""
         if self.sleepers:
             problem: Exception | None = None
+            self.unwoken = True
             for session, key in list(self.sleepers.items()):
                 try:
                     session.woken(key, self)
@@ -134,9 +138,12 @@ class Replica:
                     problem = error
             if problem is not None:
                 raise problem
+            self.unwoken = False
 
     def _share(self, replication: Replication | None) -> None:
         if replication is not None:
+            if self.shared is not None and not self.shared.is_whole:
+                self._share(None)  # it was to end, and there was no memory for all of that: who waits is to be told
             if self.shared is None:
                 self.shared = SharedPartition(self, replication)
         elif self.shared is not None:
@@ -155,10 +162,11 @@ class Replica:
         self.under_min_isr = in_sync < min(self._wanted_in_sync, replicas)
 
     def retire(self) -> None:
-        """The partition is not here any more: whoever still holds the replica sees that."""
+        """The partition is not here any more: whoever still holds the replica sees that. What there was no memory for is done when this is
+        said again."""
+        self.leader_id = -1
         self.wake()
         self.log.remove_listener(self.wake)
-        self.leader_id = -1
         if self.shared is not None:
             self.shared.end(shared=True)
 
@@ -229,21 +237,17 @@ class ReplicaTable:
         return self.by_name.get(topic.encode(), {}).get(partition)
 
     def remove_topic(self, topic: str, topic_id: bytes) -> list[Replica]:
-        """Take a topic out; answers its replicas."""
+        """Take a topic out; answers its replicas, which are to be retired."""
         self.by_id.pop(topic_id, None)
         name = topic.encode()
         self._without_log = {key for key in self._without_log if key[0] not in (name, topic_id)}
-        gone = list(self.by_name.pop(name, {}).values())
-        for replica in gone:
-            replica.retire()
-        return gone
+        return list(self.by_name.pop(name, {}).values())
 
     def remove(self, replica: Replica) -> None:
-        """Take one replica out, as other nodes have its partition now."""
+        """Take one replica out that is retired, as other nodes have its partition now."""
         partitions = self.by_name.get(replica.topic.encode(), {})
         if partitions.get(replica.partition) is replica:
             del partitions[replica.partition]
-        replica.retire()
 
     def note_failure(self, topic: str, topic_id: bytes, partition: int) -> None:
         """A partition is placed here, but its log cannot be opened."""

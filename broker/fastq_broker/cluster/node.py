@@ -492,8 +492,9 @@ class ClusterNode:
     def _follow(self, replica: Replica, leader: int, epoch: int) -> None:
         key = replica.topic_id, replica.partition
         if leader == NOBODY or replica.log.dir.offline is not None:  # who fetches is in sync, until it fails to write
-            if self._followed.pop(key, None) is not None and self._fetchers is not None:
+            if self._fetchers is not None:
                 self._fetchers.unfollow([key])
+            self._followed.pop(key, None)  # last: what there is no memory for is done again
             return
         self._followed[key] = followed = _Followed(replica, leader, epoch)
         self._fetch([followed])

@@ -128,5 +128,5 @@ def fetcher_config(config: BrokerConfig) -> FetcherConfig:
         min_bytes=config.replica_fetch_min_bytes,
         partition_bytes_max=config.replica_fetch_max_bytes,
         response_bytes_max=config.replica_fetch_response_max_bytes,
-        backoff_s=config.replica_fetch_backoff_ms / 1000,
+        backoff_s=max(config.replica_fetch_backoff_ms, 1) / 1000,  # none at all would be turns without a pause
     )

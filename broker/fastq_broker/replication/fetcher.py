@@ -263,7 +263,7 @@ class ReplicaFetcher:
         if self._is_held(now):  # of what has come to the disk during a pause nobody tells again
             return self._retry_at if self._retry_at > now else min(self._syncing.values())
         due = [self.partitions[key].retry_at for key in self._waiting]
-        wait_s = self.config.wait_ms / 1000
+        wait_s = max(self.config.wait_ms, 1) / 1000
         # The disk tells, unless there was no memory to have it tell.
         due += [at if at > now else now + wait_s for at in self._syncing.values()]
         if self._throttled:
@@ -284,7 +284,7 @@ class ReplicaFetcher:
             state = self.partitions.get(key)  # the directory of one before it may have failed
             if state is not None and state.phase is Phase.UNREAD:
                 self._begin(state, state.position.leader_epoch, now)
-            if state is None or now >= state.retry_at:
+            if state is None or (now >= state.retry_at and state.phase is not Phase.UNREAD):
                 self._waiting.pop(key, None)
         for key in list(self._syncing):
             state = self.partitions.get(key)
@@ -386,16 +386,20 @@ class ReplicaFetcher:
             return
         session.answered(response.session_id)
         self._catch_up.begin()
-        for part in response.partitions:
-            assert part.topic_id is not None  # replicas fetch by topic id
-            key = part.topic_id, part.partition
-            wanted, state = session.known.get(key), self.partitions.get(key)
-            if wanted is None:
-                logger.warning("%s answered a replica fetch with a partition that was not asked for", self.leader)
-                session.restart()
-                self._retry_at = now + self.config.backoff_s
-            elif state is not None and state.position is wanted.position and state.phase is Phase.FETCH:
-                self._answered(state, part, now)
+        try:
+            for part in response.partitions:
+                assert part.topic_id is not None  # replicas fetch by topic id
+                key = part.topic_id, part.partition
+                wanted, state = session.known.get(key), self.partitions.get(key)
+                if wanted is None:
+                    logger.warning("%s answered a replica fetch with a partition that was not asked for", self.leader)
+                    session.restart()
+                    self._retry_at = now + self.config.backoff_s
+                elif state is not None and state.position is wanted.position and state.phase is Phase.FETCH:
+                    self._answered(state, part, now)
+        except BaseException:
+            session.restart()  # the leader would not tell again what it has told of the others
+            raise
 
     def _answered(self, state: Followed, part: FetchedPartition, now: float) -> None:
         code = part.error_code
@@ -435,12 +439,7 @@ class ReplicaFetcher:
             self._pause(state, str(error), now)
 
     def _pause(
-        self,
-        state: Followed,
-        problem: str,
-        now: float,
-        level: int = logging.WARNING,
-        delay_s: float | None = None,
+        self, state: Followed, problem: str, now: float, level: int = logging.WARNING, delay_s: float | None = None
     ) -> None:
         """Leave a partition out for a while: `delay_s`, or replica.fetch.backoff.ms."""
         if not self._follows(state):

@@ -210,9 +210,12 @@ class ReplicaFetchers:
     def unfollow(self, keys: Iterable[Key]) -> None:
         """Follow nobody in these partitions."""
         for key in keys:
-            runner = self._runner_of.pop(key, None)
+            runner = self._runner_of.get(key)
             if runner is not None:
                 self._drop(runner, key)
+                del self._runner_of[
+                    key
+                ]  # last: there may be no memory for what is before it, and this is to be done again
 
     def look(self, runner: _Runner) -> None:
         """Whether this one is far behind may have changed."""

@@ -131,10 +131,15 @@ class SharedPartition:
     def name(self) -> str:
         return f"{self._replica.topic}-{self._replica.partition}"
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is not ended, nor half ended."""
+        return self._replication.partitions.get(self._key) is self
+
     def end(self, *, shared: bool) -> None:
         """No other node has the partition any more; or, `shared`, this one has not."""
-        self._log.remove_listener(self._log_moved)
         self._replication.partitions.pop(self._key, None)
+        self._log.remove_listener(self._log_moved)
         self._replication.alter.forget(self._key)
         self._send_away()
         if not self.machine.leads:
@@ -187,6 +192,8 @@ class SharedPartition:
         return self.machine.is_followed(self._replication.monotonic_ms(), within_ms)
 
     def check(self) -> None:
+        if self._replica.unwoken:  # who sleeps on fetches all the same, and is not to be taken for one who does not
+            self._replica.wake()
         pending = self.machine.isr.pending
         if pending is not None and not self._replication.alter.has(self._key):
             # There was no memory to ask, or the metadata that its answer spoke of has not come: all it takes is to ask once more.
@@ -283,8 +290,10 @@ class SharedPartition:
                 detail = f"this node stopped leading before all in sync had the records below {acks[0].offset}"
                 error = self._error(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
                 self._tell(heapq.heappop(acks), error)
-        finally:
-            while acks:  # there was no memory to tell these, who are sent away when this is done again
+        finally:  # there was no memory to tell who is left: they are sent away when this is done again
+            if not self._acks:
+                self._acks = acks
+            while acks is not self._acks and acks:
                 heapq.heappush(self._acks, acks[-1])
                 acks.pop()
         deletions, self._deletions = self._deletions, []
@@ -296,7 +305,10 @@ class SharedPartition:
                 del deletions[0]
                 self._call(callback, error)
         finally:
-            self._deletions += deletions
+            if self._deletions:
+                self._deletions += deletions
+            else:  # which takes no memory
+                self._deletions = deletions
 
     def is_settled(self, node_id: int) -> bool:
         """Whether a fetch of this follower says nothing new while it has all there is: see Partition.is_settled."""

@@ -428,7 +428,8 @@ def test_a_source_with_another_history_says_so(node: Node) -> None:
 
 
 def deleted(node: Node) -> None:
-    node.replicas.remove_topic("A.t", ID)
+    for replica in node.replicas.remove_topic("A.t", ID):
+        replica.retire()
 
 
 def led_anew(node: Node) -> None:

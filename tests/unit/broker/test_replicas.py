@@ -248,7 +248,7 @@ def test_a_replica_does_not_lead_before_it_could_begin_to(error: Exception) -> N
             raise short.pop()
 
     replica = Replica(Log(), "topic", ID, 0, SimpleNamespace(node_id=1))  # type: ignore[arg-type]
-    replica.shared = SimpleNamespace(apply=apply)  # type: ignore[assignment]
+    replica.shared = SimpleNamespace(apply=apply, is_whole=True)  # type: ignore[assignment]
     image = PartitionImage(1, 3, 0, (1, 2), (1, 2), ())
     with pytest.raises(type(error)):
         replica.apply(image)
@@ -259,3 +259,34 @@ def test_a_replica_does_not_lead_before_it_could_begin_to(error: Exception) -> N
     with pytest.raises(type(error)):
         replica.apply(image._replace(leader=2, leader_epoch=4))
     assert replica.leader_id == 2, "and no longer than another is to lead"
+
+
+def test_what_a_deleted_topic_had_here_is_retired_though_there_was_no_memory_for_all_of_it() -> None:
+    """What was behind the first that failed was never told to who waited for it, and its logs stayed on the disk."""
+    gone = [SimpleNamespace(partition=number, log=SimpleNamespace(name=f"t-{number}")) for number in range(3)]
+    short, retired, deleted = [gone[1]], [], []
+
+    class Some(Partitions):
+        def _retire(self, replica: Any) -> None:
+            if replica in short:
+                raise MemoryError
+            retired.append(replica.partition)
+
+    partitions = Some(
+        SimpleNamespace(image=SimpleNamespace(topics_by_name={})),  # type: ignore[arg-type]
+        SimpleNamespace(delete=lambda topic, number: deleted.append(number)),  # type: ignore[arg-type]
+        SimpleNamespace(remove_topic=lambda topic, topic_id: gone),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+    )
+    topic: Any = SimpleNamespace(name="t", topic_id=ID, partitions=(0, 1, 2))
+    partitions.metadata_changed(
+        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(deleted_topics=[topic], changed_topics=[], changed_configs=[]),  # type: ignore[arg-type]
+    )
+    assert (retired, deleted) == ([0, 2], [0, 1, 2])
+    short.clear()
+    partitions.open_again()
+    assert retired == [0, 2, 1]
+    partitions.open_again()
+    assert retired == [0, 2, 1]

@@ -59,6 +59,7 @@ class World:
 
     def delete(self) -> None:
         for replica in self.replicas.remove_topic(TOPIC, bytes(16)):
+            replica.retire()
             self.manager.delete(TOPIC, replica.partition)
 
     def append(self, number: int, *, producer_id: int = -1) -> None:

@@ -45,6 +45,7 @@ class World:
 
     def delete(self, topic: str) -> None:
         for replica in self.replicas.remove_topic(topic, bytes([1]) * 16):
+            replica.retire()
             self.logs.delete(topic, replica.partition)
 
     async def _call(self, work: Callable[[], Any]) -> Any:

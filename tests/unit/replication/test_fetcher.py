@@ -580,3 +580,11 @@ def test_a_shortage_of_descriptors_ends_with_the_shortage(caplog: pytest.LogCapt
         follower.steps(2)
     assert mine.data == leader_log.data and follower.machine.partitions[T0.key].phase is Phase.FETCH
     assert [record.levelname for record in caplog.records] == ["WARNING"], "said once, however long it lasts"
+
+
+def test_a_shortage_ends_with_the_shortage_where_nothing_is_waited_for() -> None:
+    """With replica.fetch.backoff.ms=0 what could not be read at two looks was looked at no more."""
+    leader_log, mine = log_of(0, 0, 1), ShortLog()
+    follower = pair(leader_log, mine, 1, backoff_s=0.0)
+    follower.steps(2 * (mine.loads + mine.appends + 1))
+    assert mine.data == leader_log.data and follower.machine.partitions[T0.key].phase is Phase.FETCH

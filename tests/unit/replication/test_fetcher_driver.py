@@ -7,10 +7,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
+from failing_allocations import AllocationsFail
 from fastq_broker.replication import fetcher_driver
 from fastq_broker.replication.catch_up import CATCH_UP_BYTES
 from fastq_broker.replication.fetcher import FetcherConfig, Phase, ReplicaFetcher
@@ -372,6 +374,28 @@ def test_a_leader_that_was_left_is_not_asked_any_more() -> None:
         follower.fetchers.close()
         await old.stop()
         await new.stop()
+
+    asyncio.run(scenario())
+
+
+def test_what_there_was_no_memory_to_follow_no_more_is_not_followed_when_that_is_said_again() -> None:
+    """Its fetcher went on with it, and wrote what its old leader had to a log that was led here by then."""
+
+    async def scenario() -> None:
+        broker, follower = Broker(1), Node2()
+        leader = await broker.start()
+        for first in range(20):
+            name = partition(first)
+            broker.leader.lead(name, log_of(0), 0)
+            follower.follow(leader, 0, name)
+            await until(lambda name=name: bool(follower.logs[name].data))  # type: ignore[misc]
+            with suppress(MemoryError), AllocationsFail(first):
+                follower.fetchers.unfollow([name.key])
+            follower.fetchers.unfollow([name.key])
+            runners = follower.fetchers._runners.values()
+            assert not any(name.key in runner.machine.partitions for runner in runners), first
+        follower.fetchers.close()
+        await broker.stop()
 
     asyncio.run(scenario())
 

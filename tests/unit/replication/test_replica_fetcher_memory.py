@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from failing_allocations import AllocationsFail
 from fastq_broker.replication.fetcher import LOG_STARTS_S, Phase
-from fetcher_world import T0, Follower, MemoryLog, fetches, log_of
+from fetcher_world import T0, T1, Follower, MemoryLog, fetches, log_of
 
 from fastq.errors import ErrorCode
 
@@ -114,6 +114,34 @@ def test_what_its_leader_was_not_told_it_is_told_with_the_next_fetch(monkeypatch
     assert follower.step()
     (topic,) = fetches(follower)[-1].topics
     assert topic.partitions[0].fetch_offset == 1
+
+
+def test_what_an_answer_told_of_others_is_told_again_where_it_was_not_taken_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader had told it: a high watermark that moved alone came with the next record, however long that took."""
+    follower, logs = Follower(), [log_of(0), log_of(0)]
+    for name, log in zip((T0, T1), logs, strict=True):
+        follower.leader.lead(name, log, 0)
+        follower.follow(name, MemoryLog(), 0)
+    follower.steps(3)
+    assert fetches(follower)[-1].session_epoch > 1
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError
+
+    follower.leader.failures[T0.key] = ErrorCode.KAFKA_STORAGE_ERROR
+    logs[0].append(0, b"more")
+    follower.poll()
+    number, take, request = follower.asked.pop(0)
+    with monkeypatch.context() as short:
+        short.setattr(follower.machine, "_refused", no_memory)
+        with pytest.raises(MemoryError):
+            take(number, follower.leader.answer(request), follower.now)
+    follower.machine.failed(number, follower.now)
+    follower.now += LOG_STARTS_S
+    follower.step()
+    assert fetches(follower)[-1].session_epoch == 0
 
 
 def test_nothing_is_fetched_of_what_is_followed_no_more() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,14 @@ from test_shared_partition import told_of
 from fastq.errors import ErrorCode, KafkaError
 
 
-def test_no_allocation_that_fails_as_another_leads_keeps_who_waited_from_its_answer(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # generators that are closed without memory
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("what", ["another leads", "it is not here any more"])
+def test_no_allocation_that_fails_as_a_leader_ends_keeps_who_waited_from_its_answer(
+    what: str, count: int, tmp_path: Path
+) -> None:
     """Each was told that its time is over: they had been taken from the queue before there was memory to tell them."""
     for first in range(80):
         bench = Bench(tmp_path / str(first))
@@ -31,9 +39,10 @@ def test_no_allocation_that_fails_as_another_leads_keeps_who_waited_from_its_ans
         leader.replica.shared.wait_deleted(1, hear)
         epoch = bench.placed.partition_epoch + 1
         placed = bench.placed._replace(leader=2, isr=(2,), leader_epoch=7, partition_epoch=epoch)
-        with suppress(MemoryError), AllocationsFail(first):
-            leader.replica.apply(placed)
-        leader.replica.apply(placed)
+        end = leader.replica.retire if what == "it is not here any more" else partial(leader.replica.apply, placed)
+        with suppress(MemoryError), AllocationsFail(first, count):
+            end()
+        end()
         assert [len(one) for one in told] == [1, 1, 1], first
         assert heard[0] is not None and heard[0].code == ErrorCode.NOT_LEADER_OR_FOLLOWER, first
 
@@ -52,6 +61,22 @@ def test_no_allocation_that_fails_as_the_last_other_replica_goes_leaves_its_reco
         answer = leader.produce(b"a")
         assert answer.done and answer.code == 0, first
         assert (leader.values(), leader.replica.shared, leader.log.shared) == ([b"a"], None, False), first
+
+
+def test_no_allocation_that_fails_as_the_last_other_replica_goes_is_missed_when_one_comes(tmp_path: Path) -> None:
+    """Half of it had ended, and was taken for whole: it counted no append, so that none was committed any more."""
+    for first in range(40):
+        bench = Bench(tmp_path / str(first))
+        bench.settle()
+        leader, both = bench.nodes[1], bench.placed
+        told = told_of(leader.produce(b"a"))
+        alone = both._replace(replicas=(1,), isr=(1,), leader_epoch=7, partition_epoch=both.partition_epoch + 1)
+        with suppress(MemoryError), AllocationsFail(first):
+            leader.replica.apply(alone)
+        leader.replica.apply(both._replace(isr=(1,), leader_epoch=8, partition_epoch=both.partition_epoch + 2))
+        answer = leader.produce(b"b")
+        assert answer.done and answer.code == 0 and len(told) == 1, first
+        assert leader.values() == [b"a", b"b"] and leader.log.shared, first
 
 
 def test_an_append_that_there_was_no_memory_to_note_is_committed_before_the_next_one(

@@ -458,7 +458,8 @@ def test_a_deleted_partition_sends_everybody_away(tmp_path: Path) -> None:
     leader, follower = bench.nodes.values()
     answer = leader.produce(b"a")
     for node in bench.nodes.values():
-        node.table.remove_topic("events", leader.replica.topic_id)
+        for replica in node.table.remove_topic("events", leader.replica.topic_id):
+            replica.retire()
     assert answer.code == 6
     assert not follower.fetchers[1].partitions
     assert not leader.replication.partitions

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from failing_allocations import AllocationsFail
+from fastq_broker.fetch_session import FetchSession
 from fastq_broker.handlers import fetch
 from shared_bench import LAG_MS, Bench
 
@@ -123,7 +124,8 @@ def test_a_session_that_has_ended_leaves_nobody_asleep(tmp_path: Path) -> None:
 def test_what_is_gone_wakes_who_sleeps(tmp_path: Path) -> None:
     bench = settled(tmp_path)
     leader = bench.nodes[1]
-    leader.table.remove_topic("events", leader.replica.topic_id)
+    for replica in leader.table.remove_topic("events", leader.replica.topic_id):
+        replica.retire()
     leader.ports.purgatory.changed(leader.replica)
     bench.loop.pass_time()
     assert not leader.replica.sleepers
@@ -158,3 +160,25 @@ def test_no_allocation_that_fails_as_it_is_woken_has_anybody_sleep_for_good(tmp_
         bench.settle()
         bench.settle()
         assert [node.values() for node in bench.nodes.values()] == [[b"a", b"b"]] * 3, first
+
+
+def test_who_could_not_be_woken_is_in_sync_at_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had fetched all the while, and was taken out as one that does not."""
+    bench = settled(tmp_path)
+    leader = bench.nodes[1]
+    idle(bench, 2 * LAG_MS / 1000)
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as short:
+        short.setattr(FetchSession, "woken", no_memory)
+        answer = leader.produce(b"b", timeout_ms=10 * LAG_MS)
+    assert not answer.done and leader.replica.sleepers
+    leader.replication.check()
+    bench.settle()
+    bench.settle()
+    assert answer.done and answer.code == 0
+    assert leader.replica.shared is not None and leader.replica.shared.machine.isr.committed == {1, 2}
+    assert [node.values() for node in bench.nodes.values()] == [[b"a", b"b"]] * 2
+    assert not leader.replica.unwoken
