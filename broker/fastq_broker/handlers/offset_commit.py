@@ -8,7 +8,6 @@ Rules
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastq._native.commit_path import decode_commit_request, encode_commit_response
@@ -67,10 +66,15 @@ def handle_frame(connection: Connection, ports: Ports, buffer: bytearray, header
 
     def answer(errors: dict[TopicPartition, int]) -> None:
         nonlocal answered
-        if deferred is None:
-            answered = errors
-        else:
-            deferred.complete_with(partial(respond, errors), "OffsetCommit")
+        answered = errors
+        if deferred is not None:
+            deferred.complete_with(respond_answered, "OffsetCommit")
+
+    def respond_answered() -> (
+        bytes
+    ):  # made before it is wanted: there may be no memory then, and nobody else would answer
+        assert answered is not None
+        return respond(answered)
 
     shard.commit(Commit(group_id, committer, offsets, version, retention_ms), answer)
     if answered is not None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from failing_allocations import AllocationsFail
 from fastq_broker.groups.shard import GroupShard
 from fastq_broker.handlers import offset_commit
 from fastq_broker.router import Deferred
@@ -164,6 +165,39 @@ def test_a_commit_whose_later_answer_cannot_be_made_has_its_connection_closed(
             assert (await asyncio.wait_for(told.get(), 10)).startswith("OffsetCommit failed")
 
     server.run(work, durability="fsync")
+
+
+def test_no_allocation_that_fails_keeps_a_commit_from_its_later_answer(
+    server: HandlerBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What makes the answer was made when all was on disk: where there was no memory for that, the connection waited for ever."""
+
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        told = [0]  # which takes no memory to count in
+
+        def tell(*_: Any) -> None:
+            told[0] += 1
+
+        connection: Any = SimpleNamespace(complete=tell, fail=tell)
+        partition = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+        topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="t", partitions=[partition])
+        frame = bytearray(encode_request(1, "test", OffsetCommitRequest(group_id="g", topics=[topic]), 8))
+        answers: list[Callable[[Any], None]] = []
+        shard = handlers.broker.groups.shard("g")
+        monkeypatch.setattr(shard, "commit", lambda _, answer: answers.append(answer))
+        errors = {("t", 0): 0}
+        for first in range(30):
+            header = scan_request(frame, 0, len(frame), flexible_versions(), len(frame))
+            assert header is not None
+            deferred = offset_commit.handle_frame(connection, handlers.broker, frame, header)
+            assert isinstance(deferred, Deferred)
+            deferred.attached = True
+            with AllocationsFail(first):
+                answers[-1](errors)
+            assert told[0] == first + 1
+
+    server.run(work)
 
 
 @pytest.mark.parametrize("why", ["too late", "cut off"])
