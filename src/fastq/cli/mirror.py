@@ -269,7 +269,7 @@ def run_check(options: argparse.Namespace) -> int:
     if left:
         complain(
             f"not compared: {', '.join(left[:NAMED])}{f' and {len(left) - NAMED} more' if len(left) > NAMED else ''}: "
-            f"{config.source.alias} has records there, and none was copied yet. fastq mirror says why when it is started"
+            f"{config.source.alias} has records there or does not tell, and none was copied yet. fastq mirror says why when it is started"
         )
     return 1 if wrong or left else 0
 
@@ -310,7 +310,7 @@ def _with_records(config: MirrorConfig, partitions: Sequence[TopicPartition]) ->
     options = config.options
     level = "read_committed" if options.read_committed and options.offsets != "same" else "read_uncommitted"
     with consumer_at(config.source, isolation_level=level) as consumer:
-        begins, ends, missing = offsets_of(consumer, partitions)
+        begins, ends, missing = offsets_of(consumer, partitions, alone=False)
     return [tp for tp in partitions if tp in missing or ends[tp] > begins[tp]]
 
 

@@ -176,7 +176,7 @@ def compare(
     same = config.options.offsets == "same"
     level = "read_committed" if config.options.read_committed and not same else "read_uncommitted"
     if not progress.runs and progress.mark is not None:
-        why = "records were copied, and where they are in the target is not known any more: it has lost some of them"
+        why = "records were copied, and where they are in the target is not known any more: it has lost some, or had them already"
         return Comparison(partition, topic, "unknown", detail=why)
     if not progress.runs:
         return Comparison(partition, topic, "same", 0, end, end)  # nothing was copied yet

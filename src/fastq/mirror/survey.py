@@ -228,9 +228,10 @@ class Survey:
                 if outcome.error is not None:
                     self._configs.pop((side, resource.name), None)
                     self._config_ids.pop((side, resource.name), None)
+                    what = "are not copied" if side == "source" else "do not say whose it is"
                     self._tell(
                         f"configs of {side} {resource.name}",
-                        f"configs of {resource.name} in the {side} cannot be read, and are not copied: {outcome.error}",
+                        f"configs of {resource.name} in the {side} cannot be read, and {what}: {outcome.error}",
                     )
                 else:
                     own = {e.name: e.value or "" for e in outcome.result().values() if _is_own(e.source)}

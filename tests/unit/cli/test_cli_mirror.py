@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from fastq.cli import main, mirror
-from fastq.errors import ConnectionFailed, FastqError, InvalidReplicationFactor
+from fastq.errors import ConnectionFailed, FastqError, InvalidReplicationFactor, RequestTimedOut
 from fastq.metadata import TopicPartition
+from fastq.mirror import load_config
 from fastq.mirror.report import MirrorStatus, PartitionStatus
 
 SETUP = "socket_connection_setup_timeout_ms"
@@ -106,7 +107,7 @@ def test_a_check_names_what_there_was_nothing_to_compare_of(
     monkeypatch.setattr(mirror, "_reach", lambda *_: None)
     assert main(["mirror", "check", "--config", path]) == code
     told = capsys.readouterr()
-    assert ("not compared: orders-4: east has records there" in told.err) == bool(code)
+    assert ("not compared: orders-4: east has records there or does not tell" in told.err) == bool(code)
     assert ("source and target are the same" in told.out) == (not code) and "heartbeats" not in told.err
 
 
@@ -132,7 +133,7 @@ def test_a_check_names_what_the_target_has_not_and_what_it_refuses(
     monkeypatch.setattr(mirror, "_with_records", lambda _, partitions: partitions)
     assert main(["mirror", "check", "--config", path]) == 1
     told = capsys.readouterr()
-    assert f"not compared: {left}: east has records there" in told.err
+    assert f"not compared: {left}: east has records there or does not tell" in told.err
     assert "orders is not mirrored: it is another's" in told.err
     assert "source and target are the same" not in told.out
     assert main(["mirror", "check", "--topic", "other", "--config", path]) == 0
@@ -166,3 +167,25 @@ def test_too_few_nodes_of_the_way_back_name_the_setting(
     file.write_text(file.read_text().replace('["orders"]', '["orders"], replication_factor = 3'))
     assert main(["mirror", "fail-back", "--config", path]) == 1
     assert "replication_factor = 3 in [mirror] counts for west and east alike" in capsys.readouterr().err
+
+
+def test_a_check_takes_what_nobody_tells_of_for_something_to_come(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended with the error of a partition that nobody leads, when all others had been compared."""
+
+    class Silent:
+        def __enter__(self) -> Silent:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def beginning_offsets(self, partitions: list[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+            raise RequestTimedOut(f"{partitions[0]} has no leader")
+
+        def leader(self, partition: TopicPartition) -> None:
+            return None
+
+    monkeypatch.setattr("fastq.mirror.state.consumer_at", lambda *_, **__: Silent())
+    monkeypatch.setattr("fastq.mirror.state._by_leader", lambda _, wanted: [wanted])
+    gone = TopicPartition("gone", 0)
+    assert mirror._with_records(load_config(path), [gone]) == [gone]
