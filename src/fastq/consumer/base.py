@@ -45,12 +45,11 @@ from fastq.errors import (
     FastqError,
     NotAssigned,
     RequestTimedOut,
-    ThrottlingQuotaExceeded,
     WaitTimeout,
 )
 from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.net.core import ClientCore
-from fastq.net.diagnosis import not_sent
+from fastq.net.diagnosis import muted, not_sent
 from fastq.net.requests import EncodedRequest, VersionedRequest
 from fastq.other_clients import refuse_keywords
 from fastq.protocol.api import api_name
@@ -107,7 +106,7 @@ class ConsumerBase(Interruptible):
         self._closed = False
         self._asking = 0  # calls that wait for records
         self._unreachable_since = 0.0  # the first wait without any broker
-        self._muted: int | None = None  # the broker that a quota kept from being asked, last
+        self._muted: int | None = None  # the broker that a quota kept from being asked in the last step
         self._heard_at = math.inf  # when the first of those that kept the last step from asking may be asked
         self._sends_blocked = False
         self._made_with = topics
@@ -240,6 +239,9 @@ class ConsumerBase(Interruptible):
         wants = None
         sources: list[Fetcher | OffsetQuery | CommittedQuery] = [fetcher, *self._queries]
         for source in sources:
+            self._muted = (
+                None  # of the last of them, which is the call's: what keeps another from being asked does not keep that
+            )
             for outgoing in source.requests(now, self._can_send):
                 self._send(outgoing)
             if source.wants_metadata is not None:
@@ -391,11 +393,10 @@ class ConsumerBase(Interruptible):
         late = f"{what} did not finish within {timeout_s:.3g} s"
         for trouble in self._fetcher.troubles:
             return RequestTimedOut(late, cause=trouble.why())
-        core, muted = self._core, self._muted
-        muted_s = 0.0 if muted is None else core.throttled_until(muted) - core.clock()
-        if muted is not None and muted_s > 0:
-            what = f"a quota of {core.broker_label(muted)} keeps it from being asked for {muted_s:.3g} s more"
-            return RequestTimedOut(late, cause=ThrottlingQuotaExceeded(what))
+        core = self._core
+        quota = None if self._muted is None else muted(core, self._muted)
+        if quota is not None:
+            return RequestTimedOut(late, cause=quota)
         return core.last_error or RequestTimedOut(late)
 
     def _unserved(self) -> FastqError | None:

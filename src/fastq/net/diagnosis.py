@@ -23,6 +23,7 @@ from fastq.errors import (
     NameNotResolved,
     NotAKafkaBroker,
     ProtocolError,
+    ThrottlingQuotaExceeded,
     TlsExpected,
     UnsupportedVersion,
     error_for_code,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import ssl
 
     from fastq.metadata import ClusterMetadata
+    from fastq.net.core import ClientCore
 
 # What is said with the error of an address that nobody has given to the client itself.
 ADVERTISED = "; the address is the one that the cluster advertises (advertised.listeners of the broker)"
@@ -259,3 +261,13 @@ def _words(error: BaseException | str) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__
+
+
+def muted(core: ClientCore, node_id: int) -> ThrottlingQuotaExceeded | None:
+    """The quota that keeps a broker from being asked now (KIP-219); None where none does."""
+    seconds = core.throttled_until(node_id) - core.clock()
+    if seconds <= 0:
+        return None
+    return ThrottlingQuotaExceeded(
+        f"a quota of {core.broker_label(node_id)} keeps it from being asked for {seconds:.3g} s more"
+    )

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -35,7 +36,6 @@ from fastq.errors import (
     FastqError,
     KafkaError,
     ProtocolError,
-    ThrottlingQuotaExceeded,
     UnknownServerError,
     UnknownTopicOrPartition,
     error_for_code,
@@ -44,7 +44,8 @@ from fastq.metadata import Node, TopicPartition
 from fastq.net.backoff import backoff_s
 from fastq.net.coordinators import GROUP, TRANSACTION, coordinator_answers, coordinator_request
 from fastq.net.core import ClientCore, Timer
-from fastq.net.diagnosis import no_leader
+from fastq.net.diagnosis import muted, no_leader
+from fastq.net.outages import SLOW_S
 from fastq.net.requests import EncodedRequest, VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey
@@ -134,8 +135,7 @@ class OutOfTime(Exception):
         self.error = error
 
 
-REFUSALS_MAX = 50
-"""An operation that so many tries were refused of, one after the other, does not end by itself."""
+REFUSALS_MAX = 50  # an operation that so many tries were refused of, one after the other, does not end by itself
 TOLD_AGAIN_S = 0.1  # behind the deadline, an end that could not be told at it
 
 
@@ -268,14 +268,12 @@ class _CallRun:
             else:
                 self._wait_for_metadata(now)
             return
-        until = core.throttled_until(node_id)
+        anywhere, until = isinstance(self._call.route, AnyBroker), core.throttled_until(node_id)
         if until > now:
-            self._error = ThrottlingQuotaExceeded(
-                f"a quota of {core.broker_label(node_id)} keeps it from being asked for {until - now:.3g} s more"
-            )
-            core.call_at(until, self.attempt)
+            self._error = muted(core, node_id)
+            again = max(core.next_attempt_at(), now + SLOW_S)  # another one may be asked then
+            core.call_at(min(until, again) if anywhere else until, self.attempt)
             return
-        anywhere = isinstance(self._call.route, AnyBroker)
         self._node_id = None if anywhere else node_id
         self._was_connected, self._sent_at = bool(core.broker_versions(node_id)), now
         # A request that is out of time takes its connection along: a broker answers in order, so whatever is sent
@@ -435,7 +433,7 @@ class OperationRun(Generic[T]):
         self.deadline = core.clock() + timeout_s
         # A little later than the requests' own time-outs, whose errors say more.
         self._timer: Timer = core.call_at(self.deadline + 0.005, self._timed_out)
-        core.on_close[self] = lambda: self._finish(None, ClientClosed())
+        core.on_close[self] = lambda: self._tell() if self.done else self._finish(None, ClientClosed())
         core.call_at(core.clock(), lambda _now: self._step(None, None))
 
     def cancel(self) -> None:
@@ -443,6 +441,7 @@ class OperationRun(Generic[T]):
         if not self.done:
             self.done = True
             self._timer.cancel()
+            self.core.on_close.pop(self, None)
             self._clean_up()
             self._operation.close()
 
@@ -540,7 +539,7 @@ class OperationRun(Generic[T]):
 
     def _timed_out(self, _now: float) -> None:
         if self.done:
-            self._on_done(self.result, self.error)
+            self._tell()
             return
         try:
             # Behind what has come in, and behind the time-outs of requests that are told in this very turn.
@@ -582,16 +581,18 @@ class OperationRun(Generic[T]):
                 self._operation.close()
             except Exception:
                 logger.exception("an operation could not be ended")
-            try:
-                self._on_done(result, error)
-            except BaseException:  # there may be no memory for it: it is told at the deadline, or soon after it
-                if self._timer.callback is None:
-                    self._timer = self.core.call_at(self.core.clock() + TOLD_AGAIN_S, self._timed_out)
-                raise
-            self._timer.cancel()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Say what has come of it; where there is no memory for that, again at the deadline, soon after it, and at the close."""
+        if self._timer.callback is None:
+            with suppress(MemoryError):  # there may be enough to say it
+                self._timer = self.core.call_at(self.core.clock() + TOLD_AGAIN_S, self._timed_out)
+        self._on_done(self.result, self.error)
+        self._timer.cancel()
+        self.core.on_close.pop(self, None)
 
     def _clean_up(self) -> None:
-        self.core.on_close.pop(self, None)
         for call in self._calls:
             call.cancel()
         self._calls = []

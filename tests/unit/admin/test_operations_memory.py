@@ -68,7 +68,7 @@ def test_whoever_waits_is_told_whichever_allocation_fails(turns: int) -> None:
 def test_the_end_is_known_where_there_is_no_memory_to_tell_of_it() -> None:
     """Whoever waited for it in a thread waited for ever."""
     world = World({1: answers})
-    tries, told = told_at_the_second_try()
+    tries, told = told_at_a_later_try()
     run = OperationRun(world.core, asks(1), 10.0, told)
     while not run.done:
         assert world.turn()
@@ -78,22 +78,35 @@ def test_the_end_is_known_where_there_is_no_memory_to_tell_of_it() -> None:
     assert tries == [[ANSWER]] * 2 and world.now < 1011, "whoever cannot look is told at the deadline"
 
 
-def test_an_end_at_the_deadline_is_told_again_too() -> None:
+@pytest.mark.parametrize("failures", [1, 3])
+def test_an_end_at_the_deadline_is_told_again_too(failures: int) -> None:
     world = World({1: silent})
-    tries, told = told_at_the_second_try()
+    tries, told = told_at_a_later_try(failures)
     OperationRun(world.core, asks_one(), 10.0, told)
     while world.turn():
         pass
-    assert tries == [None] * 2 and 1010 < world.now < 1011
+    assert tries == [None] * (failures + 1) and 1010 < world.now < 1011
 
 
-def told_at_the_second_try() -> tuple[list[Any], Callable[[Any, object], None]]:
-    """The results that were told, of which the first finds no memory."""
+def test_an_end_with_the_client_is_told_as_it_is_closed_again() -> None:
+    """The second close, which does what there was no memory for, knew of no such operation any more."""
+    world = World({1: silent})
+    tries, told = told_at_a_later_try(1)
+    OperationRun(world.core, asks_one(), 10.0, told)
+    world.turn()
+    with pytest.raises(MemoryError):
+        world.core.close()
+    world.core.close()
+    assert tries == [None] * 2 and not world.core.on_close
+
+
+def told_at_a_later_try(failures: int = 1) -> tuple[list[Any], Callable[[Any, object], None]]:
+    """The results that were told, of which the first find no memory."""
     tries: list[Any] = []
 
     def told(result: Any, _error: object) -> None:
         tries.append(result)
-        if len(tries) == 1:
+        if len(tries) <= failures:
             raise MemoryError
 
     return tries, told

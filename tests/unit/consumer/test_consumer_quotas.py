@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +49,28 @@ def test_a_call_that_a_quota_holds_up_names_it(cluster: SocketCluster, asynchron
             blocking()
     assert isinstance(caught.value.cause, ThrottlingQuotaExceeded)
     assert "(node 1) keeps it from being asked" in str(caught.value.cause)
+
+
+def test_a_call_that_waits_for_another_broker_names_no_quota(cluster: SocketCluster) -> None:
+    """What kept records from being fetched hid why the broker that the call waited for could not be reached."""
+    fill(cluster)
+    with consumer(cluster, "logs") as reader:
+        assert reader.poll(timeout=30)
+        core: Any = reader._core
+        core.throttle(1, 60.0, core.clock())
+        causes = []
+        for node_id in (1, 2):
+
+            def asks(now: float, can_send: Callable[[int], bool], node_id: int = node_id) -> list[Outgoing]:
+                can_send(node_id)
+                return []
+
+            query: Any = SimpleNamespace(requests=asks, wants_metadata=None)
+            reader._queries.append(query)
+            reader._step()
+            causes.append(getattr(reader._timed_out("end_offsets()", 1.0), "cause", None))
+            reader._queries.remove(query)
+        assert isinstance(causes[0], ThrottlingQuotaExceeded) and causes[1] is None
 
 
 def test_the_end_of_a_quota_is_waited_for_without_a_look_around(cluster: SocketCluster) -> None:

@@ -194,6 +194,18 @@ def test_what_any_broker_can_answer_does_not_wait_for_the_quota_of_one() -> None
     assert core.least_loaded(now) == -1, "there is no other"
 
 
+def test_a_call_that_waits_for_a_quota_looks_whether_another_may_be_asked() -> None:
+    """It waited for all of it where the others had just refused, as while they are restarted, though they were back in a second."""
+    servers = one_of_two_is_connected()
+    core = servers.core
+    core.throttle(-1, 60.0, servers.now)
+    core._peers[-2].retry_at = servers.now + 1.0
+    OperationRun(core, single(Call(ANY, m.ListGroupsRequest())), 10.0, lambda *_: None)
+    assert servers.tick() == []
+    tried = [address for _ in range(40) for address in servers.tick(0.05)]
+    assert [address.host for address in tried] == ["127.0.0.2"]
+
+
 def test_a_broker_whose_quota_is_over_takes_what_waits_for_one_that_is_silent() -> None:
     servers = one_of_two_is_connected()
     core, connection = servers.core, servers.tried[0]

@@ -52,9 +52,9 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 class Commit:
     """One commit on its way. Finished with `error` None when all of its offsets are committed; `offsets` never change. `ids` are those
-    of the topics, zero where they are not known."""
+    of the topics, zero where they are not known; `sent`: it may have got there."""
 
-    __slots__ = ("deadline", "error", "finished", "ids", "last_error", "offsets", "on_done", "who")
+    __slots__ = ("deadline", "error", "finished", "ids", "last_error", "offsets", "on_done", "sent", "who")
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Commit:
         self.who = who
         self.deadline = deadline
         self.on_done = on_done
-        self.finished = False
+        self.finished = self.sent = False
         self.error: FastqError | None = None
         self.last_error: FastqError | None = None
 
@@ -84,9 +84,9 @@ class Commit:
 class Committer:
     """All commits of one consumer. Invariants: `_waiting` are in the order of their calls; a commit is in `_waiting` or on its
     way, or finished. `is_gone(partition)`: the cluster says that there is no such partition. `topic_id(partition)`: of the topic
-    that is read under its name, zero where it is not known. `on_refused(code, who)` hears of what
-    the group refuses, `on_committed(offsets)` of what it has taken, before who waits for it. Thread rule: under the driver's lock,
-    or in its loop.
+    that is read under its name, zero where it is not known. `muted(node_id)`: the quota that keeps it from being asked.
+    `on_refused(code, who)` hears of what the group refuses, `on_committed(offsets)` of what it has taken, before who waits for it.
+    Thread rule: under the driver's lock, or in its loop.
     """
 
     def __init__(
@@ -97,8 +97,10 @@ class Committer:
         on_committed: Callable[[Offsets], object],
         is_gone: Callable[[TopicPartition], bool],
         topic_id: Callable[[TopicPartition], bytes],
+        muted: Callable[[int], FastqError | None],
     ) -> None:
         self.coordinator = coordinator
+        self._muted = muted
         self._is_gone = is_gone
         self._topic_id = topic_id
         self._on_refused = on_refused
@@ -177,6 +179,8 @@ class Committer:
                 (low, high if by_id else COMMIT_BY_ID - 1),
             )
         ]
+        for commit in commits:
+            commit.sent = True
         self._under_way, self._waiting = commits, left  # once it is made: there may be no memory for it
         return out
 
@@ -188,10 +192,12 @@ class Committer:
             commit.finish(error)
 
     def _timed_out(self, commit: Commit) -> FastqError:
+        then = "they may be, as the answer of the coordinator is not known" if commit.sent else "they were not sent"
         return RequestTimedOut(
-            "the offsets were not committed in time; they may be, as the answer of the coordinator is not known",
+            f"the offsets were not committed in time; {then}",
             group=commit.who.group_id,
             broker=self.coordinator.label,
+            cause=self._muted(self.coordinator.node_id) if self.coordinator.known else None,
             hint="Commit again",
         )
 

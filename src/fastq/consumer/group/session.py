@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from fastq._native.consume import FetchedRecords
 from fastq.consumer.config import ConsumerConfig
@@ -36,6 +37,7 @@ from fastq.consumer.partition import PartitionState, Phase
 from fastq.errors import ErrorCode, FastqError, UnknownTopicId, UnsupportedVersion
 from fastq.metadata import ZERO_UUID, GroupMetadata, OffsetAndMetadata, TopicPartition
 from fastq.net.core import ClientCore
+from fastq.net.diagnosis import muted
 
 logger = logging.getLogger("fastq.consumer")
 
@@ -142,7 +144,13 @@ class GroupSession:
             random=core.random,
         )
         self.committer = Committer(
-            self.coordinator, self._commit_refused, self._restamped, self._note_committed, self._is_gone, self._topic_id
+            self.coordinator,
+            self._commit_refused,
+            self._restamped,
+            self._note_committed,
+            self._is_gone,
+            self._topic_id,
+            partial(muted, core),
         )
         self.polled = False
         self.assigned = False  # a share, perhaps of nothing, which was not lost since

@@ -21,6 +21,7 @@ from fastq.errors import (
     NotCoordinator,
     RequestTimedOut,
     StaleMemberEpoch,
+    ThrottlingQuotaExceeded,
 )
 from fastq.metadata import ZERO_UUID, GroupMetadata, Node, OffsetAndMetadata, TopicPartition
 from fastq.net.troubles import Troubles
@@ -57,6 +58,7 @@ class Setting:
         self.gone: set[TopicPartition] = set()
         self.ids: dict[str, bytes] = {}
         self.taken: list[Any] = []
+        self.quotas: dict[int, FastqError] = {}
         self.fresh: GroupMetadata | None = None
         self.committer = Committer(
             self.coordinator,
@@ -65,6 +67,7 @@ class Setting:
             self.taken.append,
             lambda tp: tp in self.gone,
             lambda tp: self.ids.get(tp.topic, ZERO_UUID),
+            self.quotas.get,
         )
         self.find()
 
@@ -375,3 +378,20 @@ def test_a_stale_member_epoch_is_waited_for_by_a_member_that_does_not_know_a_new
     assert request_of(outgoing).generation_id_or_member_epoch == 9
     outgoing.done(answer({A: 0}), None, 2.0)
     assert commit.finished and commit.error is None
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_commit_that_is_out_of_time_says_whether_it_was_sent_and_what_kept_it(sent: bool) -> None:
+    """Where a quota of the coordinator had kept it, the offsets were said to be committed perhaps."""
+    setting = Setting()
+    commit = setting.commit({A: 1}, wait_s=5.0)
+    if sent:
+        setting.sent().done(None, ConnectionClosed(), setting.now)
+        commit.last_error = None
+        setting.now += 1.0
+        setting.find()
+    setting.quotas[setting.coordinator.node_id] = ThrottlingQuotaExceeded("a quota of the coordinator")
+    setting.now += 6.0
+    assert setting.committer.requests(setting.now, lambda node_id: False) == []
+    assert isinstance(commit.error, RequestTimedOut) and isinstance(commit.error.cause, ThrottlingQuotaExceeded)
+    assert ("they may be" if sent else "they were not sent") in str(commit.error)

@@ -261,7 +261,7 @@ def test_a_group_that_joins_and_commits_does_both_whichever_allocation_fails() -
 def committer(told: list[int]) -> Committer:
     return Committer(
         coordinator(), lambda code, who: told.append(code), lambda who: None, lambda offsets: None, lambda tp: False,
-        lambda tp: ZERO_UUID,
+        lambda tp: ZERO_UUID, lambda node_id: None,
     )  # fmt: skip
 
 
