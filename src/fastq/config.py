@@ -287,7 +287,7 @@ class ClientConfig(Config):
             self._set("retry_backoff_max_ms", self.retry_backoff_ms)
         if self.reconnect_backoff_max_ms < self.reconnect_backoff_ms:
             self._set("reconnect_backoff_max_ms", self.reconnect_backoff_ms)
-        if self.uses_sasl and (self.sasl_username is None or self.sasl_password is None):
+        if self.uses_sasl and not (self.sasl_username and self.sasl_password):
             raise ConfigError(
                 f"security_protocol={self.security_protocol} with sasl_mechanism={self.sasl_mechanism} "
                 "needs sasl_username and sasl_password"
