@@ -197,7 +197,8 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         return batch
 
     def read_to_end(self, timeout: float | None = None) -> RecordIterator[K, V]:
-        """The records up to the end offsets of this moment, of all partitions assigned; then the iterator ends.
+        """The records up to the end offsets of this moment, of all partitions assigned; then the iterator ends. What is read committed ends
+        where the first transaction is open: one that has just been committed may be, as its marker is written behind the answer.
 
         `timeout`: for learning the end offsets (None: default_api_timeout_ms).
         """
