@@ -192,9 +192,11 @@ def test_jaas() -> None:
     assert config.security_protocol == "SASL_PLAINTEXT" and config.uses_sasl and not config.uses_tls
 
 
-def test_sasl_needs_a_name_and_a_password() -> None:
+@pytest.mark.parametrize("given", [{}, {"sasl_username": "a"}, {"sasl_username": "", "sasl_password": ""}])
+def test_sasl_needs_a_name_and_a_password(given: dict[str, str]) -> None:
+    """Empty ones, as a template leaves them, were sent, and a broker refused the login of nobody."""
     with pytest.raises(ConfigError, match="sasl_username and sasl_password"):
-        ClientConfig(security_protocol="SASL_SSL")
+        ClientConfig(security_protocol="SASL_SSL", **given)  # type: ignore[arg-type]
 
 
 def test_secrets_are_not_shown() -> None:
