@@ -77,9 +77,7 @@ class Partitions:
         self._directories_missing = False
         self._elsewhere: set[tuple[bytes, int]] = set()  # topic id and number of those that lie in a missing directory
         self._kept_shut: set[str] = set()  # topics with a log that a shortage of descriptors or memory has kept shut
-        self._retired_in_part: list[
-            Replica
-        ] = []  # of deleted topics; there was no memory to tell all who wait for them
+        self._retired_in_part: list[Replica] = []  # of deleted topics; there was no memory to tell who waits
 
     def find_logs(self) -> None:
         """Find the logs that are there; after a crash `LogManager.recover` has to follow. Raises KafkaStorageError, OSError."""
@@ -302,10 +300,11 @@ class Partitions:
         for replica in list(self._retired_in_part):
             try:
                 self._retire(replica)
-            except MemoryError as error:
+            except Exception as error:
                 failures.report(f"retiring {replica.log.name}", error)
-            else:
-                self._retired_in_part.remove(replica)
+                if isinstance(error, MemoryError):
+                    continue
+            self._retired_in_part.remove(replica)
 
     def _delete_log(self, topic: str, number: int) -> None:
         try:

@@ -70,9 +70,8 @@ def handle_frame(connection: Connection, ports: Ports, buffer: bytearray, header
         if deferred is not None:
             deferred.complete_with(respond_answered, "OffsetCommit")
 
-    def respond_answered() -> (
-        bytes
-    ):  # made before it is wanted: there may be no memory then, and nobody else would answer
+    # Made before it is wanted: there may be no memory then, and nobody else would answer.
+    def respond_answered() -> bytes:
         assert answered is not None
         return respond(answered)
 

@@ -213,9 +213,7 @@ class ReplicaFetchers:
             runner = self._runner_of.get(key)
             if runner is not None:
                 self._drop(runner, key)
-                del self._runner_of[
-                    key
-                ]  # last: there may be no memory for what is before it, and this is to be done again
+                del self._runner_of[key]  # last: what there is no memory for is done again
 
     def look(self, runner: _Runner) -> None:
         """Whether this one is far behind may have changed."""

@@ -239,9 +239,7 @@ class ConsumerBase(Interruptible):
         wants = None
         sources: list[Fetcher | OffsetQuery | CommittedQuery] = [fetcher, *self._queries]
         for source in sources:
-            self._muted = (
-                None  # of the last of them, which is the call's: what keeps another from being asked does not keep that
-            )
+            self._muted = None  # of the last of them, which is the call's: others may wait for others
             for outgoing in source.requests(now, self._can_send):
                 self._send(outgoing)
             if source.wants_metadata is not None:
