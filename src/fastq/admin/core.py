@@ -74,6 +74,8 @@ RETRIED = frozenset(
 )
 """Errors of an item that pass by themselves, and after which the item was certainly not done."""
 LEADS = "which led what it was to be asked about"
+LOOKS_AGAIN = 3
+"""For a topic that is not known, before who leads it is asked: with the first back-offs of `retry_backoff_ms`, 0.7 s."""
 
 
 def _error(code: int, message: str | None, **context: Any) -> KafkaError:
@@ -372,15 +374,30 @@ def _group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]
     return topics
 
 
+def look_for_leaders(names: list[str]) -> Operation[Answers[str, TopicDescription]]:
+    """`look_at_topics`, a little longer for those that are not known: who answers may not have heard yet of what was made a moment ago.
+    Kafka's Admin looks until its time is over (PartitionLeaderStrategy), which a typing error is not worth."""
+    described = dict((yield from look_at_topics(names)))
+    for _ in range(LOOKS_AGAIN):
+        unknown = {name: found for name, found in described.items() if isinstance(found, UnknownTopicOrPartition)}
+        if not unknown or not (yield Retry(next(iter(unknown.values())))):
+            break
+        try:
+            described.update((yield from look_at_topics(list(unknown))))
+        except (FastqError, OutOfTime):
+            break  # the others are asked about all the same
+    return described
+
+
 def _per_leader(
     request: Callable[[list[TopicPartition]], Message | VersionedRequest],
     read: Callable[[Any], Answers[TopicPartition, V]],
     versions: tuple[int, int] | None = None,
 ) -> Callable[[list[TopicPartition]], Operation[Answers[TopicPartition, V]]]:
-    """One request to each leader, after a look at the topics so that an unknown one fails at once."""
+    """One request to each leader, after a look at the topics so that an unknown one fails soon."""
 
     def send(left: list[TopicPartition]) -> Operation[Answers[TopicPartition, V]]:
-        described = yield from look_at_topics(list(_group_by_topic(left)))
+        described = yield from look_for_leaders(list(_group_by_topic(left)))
         answers: dict[TopicPartition, V | FastqError] = {}
         askable: dict[TopicPartition, Route] = {}
         for tp in left:

@@ -12,7 +12,7 @@ from fastq.admin.core import (
     _group_by_topic,
     _leader_of,
     asked_for,
-    look_at_topics,
+    look_for_leaders,
     of_leaders,
     per_item,
 )
@@ -65,7 +65,7 @@ def list_several(
         nonlocal known
         described: Answers[str, TopicDescription]
         if known is None:
-            described = yield from look_at_topics(list(_group_by_topic([asked.partition for asked in left])))
+            described = yield from look_for_leaders(list(_group_by_topic([asked.partition for asked in left])))
         else:
             described = {name: outcome.error or outcome.result() for name, outcome in known.items()}
         known = None

@@ -9,7 +9,7 @@ import pytest
 from operation_world import World, refuses, silent
 
 from fastq.admin import NewTopic, OffsetSpec
-from fastq.admin.core import create_topics, look_up_topics, per_item
+from fastq.admin.core import LOOKS_AGAIN, create_topics, look_up_topics, per_item
 from fastq.admin.descriptions import describe_topics
 from fastq.admin.offsets import list_offsets
 from fastq.errors import (
@@ -239,4 +239,27 @@ def test_a_partition_that_its_leader_does_not_know_for_good_ends_with_what_the_l
         return offsets_of(request, {0: 3})
 
     assert isinstance(World({1: node, 2: refuses}).run(ends(T0))[T0].error, UnknownTopicOrPartition)
-    assert len(looks) == 3
+    assert len(looks) == 3 + LOOKS_AGAIN
+
+
+@pytest.mark.parametrize("late", [1, LOOKS_AGAIN, LOOKS_AGAIN + 1])
+def test_a_topic_that_a_node_has_not_heard_of_yet_is_looked_for_a_little_longer(late: int) -> None:
+    """One that was made a moment ago was unknown, as any node answers, and not the one that has made it."""
+    looks: list[Any] = []
+
+    def node(request: Any) -> Any:
+        if not isinstance(request, m.MetadataRequest):
+            return offsets_of(request)
+        looks.append([topic.name for topic in request.topics])
+        found = [led("u", {0: 1}), led("t", {0: 1}) if len(looks) > late else Topic(name="t", error_code=3)]
+        return cluster(*(topic for topic in found if topic.name in looks[-1]))
+
+    other = TopicPartition("u", 0)
+    world = World({1: node, 2: refuses})
+    outcomes = world.run(ends(other, T0))
+    assert outcomes[other].result().offset == 7
+    assert looks[1:] == [["t"]] * min(late, LOOKS_AGAIN)
+    if late <= LOOKS_AGAIN:
+        assert outcomes[T0].result().offset == 7
+    else:
+        assert isinstance(outcomes[T0].error, UnknownTopicOrPartition) and world.now < 1002
