@@ -193,7 +193,7 @@ class SharedPartition:
 
     def check(self) -> None:
         if self._replica.unwoken:  # who sleeps on fetches all the same, and is not to be taken for one who does not
-            self._replica.wake()
+            failures.attempt(f"waking who sleeps on {self.name}", self._replica.wake)
         pending = self.machine.isr.pending
         if pending is not None and not self._replication.alter.has(self._key):
             # There was no memory to ask, or the metadata that its answer spoke of has not come: all it takes is to ask once more.
