@@ -5,7 +5,8 @@ Rules
   partition by partition, and commits what it has read in the transaction that writes it.
 - There is one of ours and one of librdkafka's of each, and a sender and a reader of ours in asyncio; a copier of Apache Kafka's in Java
   where it is asked for. An error that is fatal to a client fails the run: none is made anew, but a copier of librdkafka's whose call does
-  not come back; what is left of that lives on in the test's process.
+  not come back, what is left of which lives on in the test's process, and a reader of librdkafka's that was told NOT_COORDINATOR for the
+  offsets to begin at: it asks for them no more, and reads nothing of its partitions until the next rebalance (2.16, its issue 5586).
 - librdkafka's copier is left out where nodes are fenced: a coordinator that Metadata does not name for a moment is taken down there
   (2.16, its issue 5511), and a TxnOffsetCommit that waits for it may wait for good, whoever the broker is.
 - The end is when everything that is in LOG was read and copied: `finish` waits for that, and `anomalies` says what was wrong.
@@ -217,8 +218,12 @@ class ClientsAtWork:
             nonlocal stretch
             stretch += 1
 
-        consumer = self.librdkafka_consumer("readers")
-        consumer.subscribe([LOG], on_assign=changed, on_revoke=changed, on_lost=changed)
+        def begun() -> ck.Consumer:
+            consumer = self.librdkafka_consumer("readers")
+            consumer.subscribe([LOG], on_assign=changed, on_revoke=changed, on_lost=changed)
+            return consumer
+
+        consumer = begun()
         try:
             while not self._stop.is_set():
                 message = consumer.poll(0.2)
@@ -228,6 +233,10 @@ class ClientsAtWork:
                 if error is not None:
                     self.met("read_librdkafka", ck.KafkaException(error))
                     assert not error.fatal(), error
+                    if error.code() == ck.KafkaError.NOT_COORDINATOR:  # for offsets: it never asks again
+                        consumer.close()
+                        changed()
+                        consumer = begun()
                     continue
                 place = message.partition(), message.offset()
                 self.log.polls.append((f"librdkafka/{stretch}", *place, int(message.value() or b"")))
@@ -352,16 +361,25 @@ class ClientsAtWork:
         self.no_failure()
         self.log.final = self.read_all(LOG)
         wanted = {place[:2] for place in self.log.final}
-        self._wait(lambda: wanted <= {row[1:3] for row in list(self.log.polls)})
+        if not self._wait(lambda: wanted <= {row[1:3] for row in list(self.log.polls)}):
+            self.errors += self._readers()
         for kind in self.copiers:
             self._wait(lambda kind=kind: len(self.read_all(copy_of(kind))) >= len(wanted))  # type: ignore[misc]
         self.stop()
         self.no_failure()
 
-    def _wait(self, done: Callable[[], bool]) -> None:
+    def _wait(self, done: Callable[[], bool]) -> bool:
         end = time.monotonic() + PATIENCE_S
-        while not done() and not self.failures and time.monotonic() < end:
+        while not (ended := done()) and not self.failures and time.monotonic() < end:
             time.sleep(0.3)
+        return ended
+
+    def _readers(self) -> list[str]:
+        """Where the group stands, and who has read what last."""
+        last = {partition: (name, offset) for name, partition, offset, _ in self.log.polls}
+        with Admin(bootstrap_servers=self.servers) as admin:
+            group, offsets = admin.describe_group("readers"), admin.list_group_offsets("readers")
+        return [str(group), f"committed: {dict(offsets)}", f"read last: {last}"]
 
     def stop(self) -> None:
         """End all threads."""

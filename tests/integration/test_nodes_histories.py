@@ -14,6 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of a pro
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # longer than PATIENCE_S: what was not read is told, then
 def test_nothing_is_lost_whatever_happens_to_a_node(tmp_path: Path) -> None:
     go(tmp_path, ["pause", "apart", "failing syncs", "full disk", "failing writes"], Random(1))
 
