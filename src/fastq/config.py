@@ -181,7 +181,7 @@ class ClientConfig(Config):
         None,
         kind=str,
         aliases=("ssl_cafile", "ssl_ca_location"),
-        doc="PEM file of trusted certificates; None: the system's",
+        doc="PEM file of the certificates to trust, and no others; None: the system's",
     )
     ssl_truststore_certificates: str | None = option(
         None, kind=str, aliases=("ssl_ca_pem",), doc="trusted certificates as PEM text"

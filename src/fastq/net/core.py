@@ -280,14 +280,11 @@ class ClientCore(Timers):
 
     def hopeless(self) -> FastqError | None:
         """The error to give up with at once, because waiting will not mend it: every server that could be asked has
-        failed, and none of them in a way that passes (authentication, TLS, not Kafka, versions, a name unknown)."""
-        candidates = self._candidates()
-        if any(peer.ready_connection is not None for peer in candidates):
+        failed, and none of them in a way that passes (authentication, TLS, not Kafka, versions, a name that never led to it)."""
+        candidates, peers = self._candidates(), self._peers.values()
+        if any(peer.ready_connection is not None or not peer.is_final(peer.last_error, peers) for peer in candidates):
             return None
-        errors = [peer.last_error for peer in candidates]
-        if errors and all(error is not None and diagnosis.is_permanent(error) for error in errors):
-            return errors[0]
-        return None
+        return next((peer.last_error for peer in candidates), None)
 
     def unreachable(self) -> FastqError | None:
         """Why no broker can be asked at the moment; None when one is connected, or when no attempt has failed or taken long."""
@@ -433,7 +430,7 @@ class ClientCore(Timers):
                     error,
                     now,
                     note=self._origin(peer),
-                    final=diagnosis.is_permanent(error),
+                    final=peer.is_final(error, self._peers.values()),
                     was_ready=connection.reached_ready,
                 )
         self._attempt_failed(peer, error, now)
@@ -530,7 +527,9 @@ class ClientCore(Timers):
         return self._words_of_origin
 
     def _not_resolved(self, peer: Peer, error: FastqError, now: float) -> None:
-        self._outages.failed(peer.address, error, now, note=self._origin(peer), final=diagnosis.is_permanent(error))
+        self._outages.failed(
+            peer.address, error, now, note=self._origin(peer), final=peer.is_final(error, self._peers.values())
+        )
         self._attempt_failed(peer, error, now)
 
     def _attempt_failed(self, peer: Peer, error: FastqError, now: float) -> None:

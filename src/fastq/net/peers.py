@@ -15,7 +15,9 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from fastq.errors import ConnectionFailed
 from fastq.net.addresses import Address, Endpoint
+from fastq.net.diagnosis import is_permanent
 from fastq.net.outages import SLOW_S
 from fastq.net.tcp_info import round_trip_s
 from fastq.values import Value
@@ -46,8 +48,8 @@ class Peer:
     """One broker. Invariant: at most one of `resolving` and `connection` is set.
 
     `failures` counts attempts since the last success; before `retry_at` no attempt starts. Bootstrap servers have
-    negative node ids, -1 being the first. `attempt_at` is when the last attempt began, `ready_at` when the last connection was ready,
-    `away_since` when the first of the failures was.
+    negative node ids, -1 being the first. `attempt_at` is when the last attempt began, `ready_at` when the last connection was ready
+    (-NEVER: none ever was), `away_since` when the first of the failures was.
     """
 
     __slots__ = (
@@ -81,7 +83,7 @@ class Peer:
         self.last_error: FastqError | None = None
         self.attempt_at = 0.0
         self.away_since = 0.0
-        self.ready_at = 0.0
+        self.ready_at = -NEVER
 
     @property
     def label(self) -> str:
@@ -118,6 +120,15 @@ class Peer:
         """How long the way there and back is; 0 where that is not known."""
         ask = getattr(self.transport, "get_extra_info", None)
         return 0.0 if ask is None else round_trip_s(ask("socket"))
+
+    def is_final(self, error: FastqError | None, peers: Iterable[Peer]) -> bool:
+        """Whether waiting does not mend what its last attempt failed with (None: with nothing). A name that has led to one of `peers` will
+        again: a container that is being restarted has none meanwhile."""
+        if error is None or not is_permanent(error):
+            return False
+        if not isinstance(error, ConnectionFailed) or error.phase != "resolve":
+            return True
+        return all(peer.ready_at == -NEVER for peer in peers if peer.address == self.address)
 
     def idle_at(self, idle_ms: int) -> float:
         """When its connection has been unused for long enough to be closed; never while it is in use, or for idle_ms=-1."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import ssl
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from fastq.errors import ConfigError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from fastq.config import ClientConfig
 
 CIPHER_CHUNK_BYTES = 64 * 1024
+T = TypeVar("T")
 
 
 def client_context(config: ClientConfig) -> ssl.SSLContext:
@@ -26,7 +28,7 @@ def client_context(config: ClientConfig) -> ssl.SSLContext:
     """
     if config.ssl_context is not None:
         return config.ssl_context
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    context = _trusting(config)
     if "TLSv1.2" not in config.ssl_enabled_protocols:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     else:
@@ -37,15 +39,6 @@ def client_context(config: ClientConfig) -> ssl.SSLContext:
         context.check_hostname = False
     if config.ssl_cipher_suites:
         _guarded("ssl_cipher_suites", lambda: context.set_ciphers(":".join(config.ssl_cipher_suites)))
-    if config.ssl_truststore_location or config.ssl_truststore_certificates:
-        key = "ssl_truststore_location" if config.ssl_truststore_location else "ssl_truststore_certificates"
-        _guarded(
-            key,
-            lambda: context.load_verify_locations(
-                cafile=config.ssl_truststore_location, cadata=config.ssl_truststore_certificates
-            ),
-            config.ssl_truststore_location,
-        )
     if config.ssl_keystore_location:
         _guarded(
             "ssl_keystore_location",
@@ -62,9 +55,19 @@ def client_context(config: ClientConfig) -> ssl.SSLContext:
     return context
 
 
-def _guarded(key: str, load: object, path: str | None = None, beside: str = "", needs: str = "") -> None:
+def _trusting(config: ClientConfig) -> ssl.SSLContext:
+    """A context that trusts the certificates that `config` names, and no other; the system's where it names none."""
+    path, text = config.ssl_truststore_location or None, config.ssl_truststore_certificates or None
+    return _guarded(
+        "ssl_truststore_location" if path else "ssl_truststore_certificates",
+        lambda: ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=path, cadata=text),
+        path,
+    )
+
+
+def _guarded(key: str, load: Callable[[], T], path: str | None = None, beside: str = "", needs: str = "") -> T:
     try:
-        load()  # type: ignore[operator]
+        return load()
     except (OSError, ValueError) as error:
         # OpenSSL does not say which file: it is the one of the key, or of its private key.
         where = f"={path!r}{beside}" if path is not None else ""

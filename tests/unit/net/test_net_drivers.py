@@ -124,6 +124,21 @@ def test_tls(call: Caller) -> None:
             call({"bootstrap.servers": broker.address, "security.protocol": "SSL"})
 
 
+def test_who_names_a_truststore_trusts_nobody_else(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The certificates of the system were trusted beside it: any public authority could speak for a private broker."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(PEM))
+    other = PEM.parents[1] / "broker/localhost.pem"
+    with FakeBroker(tls=server_context()) as broker:
+        config = {"bootstrap.servers": broker.address, "security.protocol": "SSL"}
+        assert call(config).cluster_id == "fake"
+        for named in (
+            {"ssl.truststore.location": str(other)},
+            {"ssl.truststore.certificates": other.read_text()},
+        ):
+            with pytest.raises(TlsExpected, match="certificate is not trusted"):
+                call(config | named)
+
+
 def test_a_large_response_over_tls_and_plain(call: Caller) -> None:
     for tls in (None, server_context()):
         with FakeBroker(tls=tls) as broker:

@@ -16,6 +16,7 @@ from test_net_drivers import babbling, call_blocking, server_context
 from test_net_simulation import NODES, SimulatedNetwork
 
 from fastq import Consumer
+from fastq.config import ClientConfig
 from fastq.errors import (
     ConnectionClosed,
     ConnectionRefused,
@@ -27,8 +28,11 @@ from fastq.errors import (
 from fastq.net import addresses
 from fastq.net import outages as outages_module
 from fastq.net.addresses import Address
+from fastq.net.client import BlockingClient
+from fastq.net.operations import ANY
 from fastq.net.outages import SHORT_LIFE_S, SLOW_S, UNTRIED_S, Outages, says_once
 from fastq.net.troubles import CHANGE_S
+from fastq.protocol.messages import MetadataRequest
 
 HERE = Address("host", 9092)
 REFUSED = ConnectionRefused(broker="host:9092", phase="connect", cause="Connection refused")
@@ -354,6 +358,41 @@ def test_a_wrong_name(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None
     line, _ = waiting("no.such.host.invalid:9092")
     assert "no.such.host.invalid:9092" in line
     assert "Name or service not known" in line
+
+
+def test_a_name_that_is_away_while_its_broker_restarts(
+    said: Said, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a container: who waited was told at once that the name is unknown, and each time that it tried again."""
+    gone, told = threading.Event(), threading.Event()
+
+    def lookup(address: Address) -> list[addresses.Endpoint]:
+        if gone.is_set():
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [addresses.Endpoint(socket.AF_INET, ("127.0.0.1", broker.port))]
+
+    def back(line: str) -> bool:
+        if "Name or service not known" in line:
+            assert line.endswith("; trying on")
+            gone.clear()
+            told.set()
+        return True
+
+    monkeypatch.setattr(addresses, "lookup", lookup)
+    broker.host = "kafka.example"
+    listener = logging.Handler()
+    listener.emit = lambda record: back(record.getMessage())  # type: ignore[method-assign,assignment]
+    logging.getLogger("fastq.net").addHandler(listener)
+    client = BlockingClient(ClientConfig(bootstrap_servers=f"kafka.example:{broker.port}"))
+    try:
+        client.call(ANY, MetadataRequest(topics=None))
+        gone.set()
+        broker.drop_connections()
+        assert client.call(ANY, MetadataRequest(topics=None), 60.0).cluster_id == "fake"
+        assert told.is_set()
+    finally:
+        client.close()
+        logging.getLogger("fastq.net").removeHandler(listener)
 
 
 def test_a_name_server_that_hangs(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
