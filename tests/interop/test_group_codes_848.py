@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from raw_kafka import RawConnection, create_topic, topic_id_of
+from raw_transactions import Producer, wait_for
 
 from fastq.protocol.messages import (
     ConsumerGroupDescribeRequest,
@@ -18,6 +19,7 @@ from fastq.protocol.messages import (
     ListGroupsRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
+    TxnOffsetCommitRequest,
 )
 from fastq.testing import Broker
 
@@ -196,6 +198,36 @@ def test_commits_and_fetches_of_members(group: Raw, topic: str) -> None:
     assert fetched("b", epoch) == 25
     group.beat("a", -1)
     assert group.commit("", -1, topic) == 0
+
+
+def test_commits_of_members_in_a_transaction(group: Raw, topic: str, connection: RawConnection) -> None:
+    """There is no STALE_MEMBER_EPOCH in that API."""
+    epoch, _ = group.settle(group.join("a", topic))
+    producer = Producer(connection, f"copier-of-{topic}")
+
+    def committed(member_id: str, member_epoch: int) -> int:
+        place = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+        request = TxnOffsetCommitRequest(
+            transactional_id=producer.name,
+            group_id=group.group_id,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            generation_id=member_epoch,
+            member_id=member_id,
+            topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=topic, partitions=[place])],
+        )
+        return int(
+            wait_for(
+                lambda: connection.call(request, 5).topics[0].partitions[0].error_code,
+                lambda code: code in (*COORDINATOR_NOT_THERE_YET, 51),
+            )
+        )
+
+    assert committed("a", epoch) == 0
+    assert committed("a", epoch + 1) == 22
+    assert committed("b", epoch) == 25
+    assert committed("", -1) == 0
+    assert producer.finish(committed=False) == 0
 
 
 def test_descriptions_lists_and_deletion(group: Raw, topic: str) -> None:

@@ -317,7 +317,9 @@ class ConsumerGroup:
             return ErrorCode.UNSUPPORTED_VERSION
         if epoch == member.member_epoch:
             return ErrorCode.NONE
-        stale = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+        # TxnOffsetCommit has no STALE_MEMBER_EPOCH: a Java producer that is told it is of no more use.
+        known = member.classic is None and not transactional
+        stale = ErrorCode.STALE_MEMBER_EPOCH if known else ErrorCode.ILLEGAL_GENERATION
         if epoch > member.member_epoch or epoch < 0:
             return stale
         image = self.image()

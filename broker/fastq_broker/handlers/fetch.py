@@ -91,6 +91,8 @@ class _Fetch:
         "header",
         "late",
         "leaders",
+        "max_bytes",
+        "min_bytes",
         "ports",
         "rack",
         "results",
@@ -107,6 +109,9 @@ class _Fetch:
         self.connection = connection
         self.header = header
         self.body = body
+        self.max_bytes = min(body.max_bytes, ports.config.fetch_max_bytes)
+        # Else no answer would be large enough (KafkaApis.handleFetchRequest).
+        self.min_bytes = min(body.min_bytes, self.max_bytes)
         self.context = context
         by_id = header[1] >= FIRST_VERSION_WITH_TOPIC_IDS
         self.table = ports.replicas.by_id if by_id else ports.replicas.by_name
@@ -128,7 +133,7 @@ class _Fetch:
 
     def read(self) -> bool:
         """Read every partition that is awake; True when the answer can go out now. What a thread has to look at is in `cold`."""
-        left = min(self.body.max_bytes, self.ports.config.fetch_max_bytes)
+        left = self.max_bytes
         nothing_yet = True
         total = 0
         in_session = self.context.session is not None
@@ -148,8 +153,8 @@ class _Fetch:
                 if records is not None:
                     nothing_yet = False
                     left = max(0, left - records.size)
-                    total += records.size
-                self.available[replica] = 0 if records is None else records.size
+                self.available[replica] = there = self._there(replica, request, records)
+                total += there
                 self.watched[replica] = request
             if result.error_code:
                 urgent = True
@@ -158,7 +163,7 @@ class _Fetch:
             elif result.diverging_epoch is not None or result.preferred_read_replica >= 0:
                 urgent = True
             self.results.append(result)
-        return urgent or total >= self.body.min_bytes
+        return urgent or total >= self.min_bytes
 
     def answer(self) -> list[Part]:
         """The response of the latest read."""
@@ -227,7 +232,7 @@ class _Fetch:
             self._wait_no_more()
             purgatory.cancel(waiting)
 
-        waiting = self.waits = WaitingFetch(self.available, self.body.min_bytes, self._estimate, finish)
+        waiting = self.waits = WaitingFetch(self.available, self.min_bytes, self._estimate, finish)
         deferred = Deferred(self.connection, on_cancel=cancel)
         deferred.on_hurry = lambda: purgatory.end(waiting)
         purgatory.wait(waiting, self.body.max_wait_ms / 1000)
@@ -334,7 +339,8 @@ class _Fetch:
         """Whether a quota keeps a follower that is not in sync from getting anything of a partition now."""
         shared = replica.shared
         return (
-            shared is not None
+            self.body.replica_id > NO_REPLICA
+            and shared is not None
             and (replica.topic_id, replica.partition) in self.ports.throttles.leader.throttled()
             and self.body.replica_id not in shared.machine.isr.committed
         )
@@ -369,7 +375,7 @@ class _Fetch:
                 return self._result(replica, request, None, None, preferred)
             upper = self._upper_offset(replica)
             size = min(left, request.partition_max_bytes)
-            if self.body.replica_id > NO_REPLICA and self._throttled(replica):
+            if self._throttled(replica):
                 return self._result(replica, request, None, None)
             if offset >= upper or (size <= 0 and not nothing_yet):
                 return self._result(replica, request, None, None)
@@ -432,20 +438,30 @@ class _Fetch:
         request = self.watched[key]
         replica = self._find(request)
         if isinstance(replica, int):
-            return self.body.min_bytes + self.available[key]
+            return self.min_bytes + self.available[key]
         offset = request.fetch_offset
-        if self.body.replica_id > NO_REPLICA and self._throttled(replica):
+        if self._throttled(replica):
             return 0
         if replica.log.log_start_offset <= offset:
             upper = self._upper_offset(replica)
-            if offset >= upper or self.body.min_bytes <= 1:
+            if offset >= upper or self.min_bytes <= 1:
                 return int(offset < upper)
-        result = self._read_one(replica, request, self.body.max_bytes, True)
+        result = self._read_one(replica, request, self.max_bytes, True)
         if result.error_code != 0:
-            return self.body.min_bytes + self.available[key]
+            return self.min_bytes + self.available[key]
         if self.cold.pop(replica, None) is not None:
-            return self.body.min_bytes + self.available[key]
-        return 0 if result.records is None else int(result.records.size)
+            return self.min_bytes + self.available[key]
+        return self._there(replica, request, result.records)
+
+    def _there(self, replica: Replica, request: FetchPartition, records: LogSlice | None) -> int:
+        """The bytes of a partition that count for `min_bytes`, of which these were read: where the reader's limit has left something
+        behind, which an answer of whole batches does, all that the limit allows. Source: DelayedFetch.tryComplete, which counts bytes.
+        """
+        size = 0 if records is None else records.size
+        if size >= self.min_bytes or self.min_bytes <= 1 or self._throttled(replica):
+            return size
+        unread = request.fetch_offset if records is None else replica.log.upper_offset_of(records)
+        return max(size, request.partition_max_bytes) if unread < self._upper_offset(replica) else size
 
 
 def _error(request: FetchPartition, code: int) -> PartitionData:

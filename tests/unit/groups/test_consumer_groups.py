@@ -493,6 +493,11 @@ def test_commits_are_checked_against_the_epoch_at_which_a_partition_was_assigned
     assert check(2, 0, member_id="b") == 25
     assert check(2, 0, version=8) == 35
     assert check(2, 0, version=8, transactional=True) == 0
+    # The same in a transaction: TxnOffsetCommit has another code for it.
+    assert check(1, 0, transactional=True) == 0
+    assert [check(1, 6, transactional=True), check(1, 99, transactional=True), check(3, 0, transactional=True)] == [
+        22
+    ] * 3
     assert check(-1, 0, member_id="", transactional=True) == 0
     assert group.check_fetch(Committer("a", 1)) == 113
     assert group.check_fetch(Committer("a", 2)) == 0
