@@ -22,9 +22,9 @@ from .dir_checkpoints import NAMES, DirCheckpoints
 from .dir_moves import LogMoves
 from .files import Files, is_full, is_shortage
 from .late_recovery import LateRecovery
+from .loading import topic_id_on_disk
 from .log_dir import LogDir
 from .partition_log import PartitionLog
-from .recovery import topic_id_on_disk
 from .segment import LOG_SUFFIX
 
 logger = logging.getLogger(__name__)

@@ -29,11 +29,12 @@ from .durability import Durability
 from .files import READ, FileHandle, is_shortage, passes
 from .half_done import HalfDone, forget, let_go, no_memory, unload
 from .leader_epochs import LeaderEpochs
+from .loading import load_log, make_log
 from .log_appends import LogAppends
 from .log_dir import LogDir
 from .log_reads import LogReads
 from .producer_state import ProducerState
-from .recovery import UnrecoverableLog, first_segment, load_log, make_log
+from .recovery import UnrecoverableLog, first_segment
 from .scan import CorruptSegment
 from .segment import Segment
 from .stored_batches import MuchToRead, RecoveryReport

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fastq_broker.log import LogConfig, LogManager, PartitionLog, partition_log, recovery, truncation
+from fastq_broker.log import LogConfig, LogManager, PartitionLog, loading, partition_log, truncation
 from fastq_broker.log.dir_checkpoints import watermarks_of
 from fastq_broker.log.durability import Durability
 from fastq_broker.log.files import passes
@@ -252,7 +252,7 @@ def test_a_load_that_fails_at_its_end_leaves_nothing_that_is_taken_for_a_loaded_
     log.share(shared)
     world.cut_half(repeat=False)
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "_sync_recovered", raises_no_descriptors)
+        patch.setattr(loading, "_sync_recovered", raises_no_descriptors)
         for _ in range(2):
             world.tick(step_ms=RETRY_MS_MAX)
             for name in OF_A_LOADED_LOG:
