@@ -123,6 +123,14 @@ class AssignedPartitions:
         """Go on at `offset`, which was read a moment ago."""
         self.buffered_bytes -= self.partitions[tp].move(offset, leader_epoch)
 
+    def fetch_again(self, state: PartitionState) -> None:
+        """Let go of what is prefetched of a partition, or on its way: it is fetched again, from the position on."""
+        offset, epoch, left = state.position, state.position_epoch, self.buffered_bytes - state.buffered_bytes
+        phase = Phase.VALIDATE if state.phase is Phase.VALIDATE and epoch >= 0 else Phase.FETCH
+        state.move(offset, epoch)  # the last that asks for memory
+        state.phase = phase
+        self.buffered_bytes = left
+
     def forget_position(self, tp: TopicPartition) -> None:
         """Go on at what the group has committed, once that is known; what is prefetched or on its way is dropped."""
         state = self.partitions[tp]

@@ -8,7 +8,8 @@ Rules
   refused again and again, a session that is never known, each is followed by a pause that grows (test_fetch_budget counts).
 - Partitions are asked for in turns, those that records came for last behind the others: a broker without a session fills its answer in
   the order of the request.
-- Everything prefetched, and everything that a fetch on its way may bring, stays below `prefetch_bytes_max`.
+- Everything prefetched, and everything that a fetch on its way may bring, stays below `prefetch_bytes_max`. What may not be handed out
+  (of a paused partition, or outside of `until`) keeps no other partition from being fetched: it is let go of, and fetched again later.
 - A partition's answer counts only if its generation is still the one that asked: seek, assign and reset drop the rest.
 Source: Kafka's Fetcher.
 """
@@ -51,6 +52,9 @@ END_BYTES_MAX = 2**31 - 1  # of a fetch that asks for nothing
 REPLICA_PATIENCE_S = 2.0
 # A partition may be fetched while it holds less than this many fetches' worth: one is read while the next comes.
 CHUNKS_AHEAD = 2
+# A fetch waits until one part in so many of prefetch_bytes_max is free, as many small ones cost more than a few large ones: while
+# something is at hand, which makes room as it is handed out; and while nothing is, so that somebody may be waiting.
+ROOM_BESIDE, ROOM_AT_LEAST = 4, 16
 NO_LIMIT = 2**63 - 1
 # A fetch that is not answered so long after it should have been waits for a broker that stands still.
 LATE_S = 1.0
@@ -125,7 +129,7 @@ class Fetcher(AssignedPartitions):
         before = len(state.chunks)
         if state.chunks[0].broken:
             self.made_room = True
-            self.buffered_bytes -= state.move(state.chunks[0].position, state.chunks[0].position_epoch)
+            self.fetch_again(state)
         while state.chunks and state.chunks[0].position >= state.chunks[0].end_position:
             chunk = state.chunks.popleft()
             state.buffered_bytes -= chunk.size_bytes
@@ -266,8 +270,8 @@ class Fetcher(AssignedPartitions):
     ) -> Outgoing | None:
         """The next fetch from a broker, or None when the memory bound leaves no room for it."""
         config = self.config
-        room = config.prefetch_bytes_max - self.buffered_bytes - self.reserved_bytes
-        if room <= 0 or (room < config.prefetch_bytes_max // 4 and self.buffered_bytes + self.reserved_bytes > 0):
+        room = self._room()
+        if not room:
             return None
         reserved = min(config.fetch_max_bytes, room // nodes or 1, sum(state.fetch_bytes for state in states))
         wanted: dict[TopicPartition, Wanted] = {}
@@ -322,6 +326,38 @@ class Fetcher(AssignedPartitions):
         for state in each:
             state.requested = True
         return outgoing
+
+    def _room(self) -> int:
+        """The bytes that a fetch may bring now, 0 when it is to wait for room."""
+        most = self.config.prefetch_bytes_max
+        room = most - self.buffered_bytes - self.reserved_bytes
+        if room >= max(1, most // ROOM_BESIDE):
+            return room
+        if any(map(self._may_take, self.partitions.values())):
+            return 0
+        least = max(1, most // ROOM_AT_LEAST)
+        if room < least:
+            room += self._let_go(max(1, most // ROOM_BESIDE) - room)
+        return room if room >= least else 0
+
+    def _may_take(self, state: PartitionState) -> bool:
+        """Whether anything is prefetched of a partition that may be handed out now."""
+        if not state.chunks or state.paused:
+            return False
+        return self.until is None or state.position < self.until.get(state.tp, 0)
+
+    def _let_go(self, enough: int) -> int:
+        """Let go of what is prefetched and may not be handed out now, of one partition after the other until that is enough; answers how
+        many bytes it was. None of them is fetched before that changes, for the same reason."""
+        before = self.buffered_bytes
+        for state in reversed(self._order):  # what would be handed out last comes first
+            if before - self.buffered_bytes >= enough:
+                break
+            if state.chunks and not self._may_take(state):
+                self._drop_exhausted(state)
+                if state.chunks:
+                    self.fetch_again(state)
+        return before - self.buffered_bytes
 
     def fetch_version(self, version: int) -> int:
         """The version to use where `version` was negotiated: 12 while a topic's id is not known."""

@@ -100,18 +100,21 @@ class PartitionState:
         return self.offset_epoch
 
     def drop_chunks(self) -> int:
-        """Forget what is prefetched; answers its bytes."""
+        """Forget what is prefetched, of which nothing more comes out, whoever holds it, as an iterator may; answers its bytes."""
         dropped = self.buffered_bytes
-        self.chunks.clear()
+        while self.chunks:
+            self.chunks.popleft().limit = 0
         self.buffered_bytes = 0
         return dropped
 
     def move(self, offset: int, leader_epoch: int = -1) -> int:
-        """Go on at `offset`; answers the bytes of what was dropped."""
-        self.generation += 1
+        """Go on at `offset`; answers the bytes of what was dropped. Without the memory for it, nothing is changed."""
+        generation, fetching = self.generation + 1, Phase.FETCH
+        dropped = self.drop_chunks()
+        self.generation = generation
         self.fetch_offset = offset
         self.offset_epoch = leader_epoch
-        self.phase = Phase.FETCH
+        self.phase = fetching
         self.requested = False
         self.retry_at = 0.0
         self.attempts = 0
@@ -120,7 +123,7 @@ class PartitionState:
         self.sought = False
         self.quiet_offset = -1
         self.reported = 0
-        return self.drop_chunks()
+        return dropped
 
     def begin_reset(self, timestamp: int | None) -> None:
         """Ask for the offset of `timestamp` (a special value of ListOffsets, or milliseconds; None: the policy)."""

@@ -95,7 +95,8 @@ class Reading(ConsumerBase):
             self._changed()
 
     def pause(self, *partitions: Partition) -> None:
-        """Hand out nothing of these partitions until `resume`. What is prefetched is kept."""
+        """Hand out nothing of these partitions until `resume`. What is prefetched is kept while others find room in prefetch_bytes_max
+        beside it, and fetched again where they do not."""
         self._set_paused(partitions, True)
 
     def resume(self, *partitions: Partition) -> None:

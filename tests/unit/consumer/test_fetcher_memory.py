@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from failing_allocations import AllocationsFail
 from pytest import MonkeyPatch, raises
-from virtual_time import A, B, VirtualTime
+from virtual_time import BATCH_BYTES, A, B, VirtualTime
 
 from fastq import Consumer
 from fastq.consumer.fetcher import FETCH_API
@@ -132,4 +132,45 @@ def test_what_there_is_no_memory_to_ask_for_is_asked_for_again(turn: int) -> Non
                 fetcher.release(chunk)
         assert sorted(seen) == [(tp.partition, offset) for tp in (A, B) for offset in range(RECORDS)]
         assert not any(fetcher._questions.values())
+    assert failures > 10
+
+
+def test_what_is_let_go_of_comes_again_whichever_allocation_fails() -> None:
+    """Of A, which is paused and fills what may be prefetched, a record was handed out; B wants room."""
+    failures = 0
+    for first in range(80):
+        time = VirtualTime(max_partition_fetch_bytes=RECORDS * BATCH_BYTES, prefetch_bytes_max=RECORDS * BATCH_BYTES)
+        fetcher = time.fetcher
+        for _ in range(300):  # the next generation is a number that needs memory
+            fetcher.seek(A, 0)
+        time.fill(A, 2 * RECORDS)
+        time.run(1.0)
+        state, chunk = fetcher.partitions[A], fetcher.next_chunk()
+        assert chunk is not None
+        seen = [(chunk.partition, record.offset) for record in chunk.take(1)]
+        state.paused = True
+        time.fill(B, RECORDS)
+        time.now += 1.0
+        for flown in time.flying:
+            flown[1].done(flown[2], None, time.now)
+        time.flying.clear()
+        out: list[Any] = []
+        try:
+            with AllocationsFail(first):
+                out = fetcher.requests(time.now, lambda node: True)
+        except MemoryError:
+            failures += 1
+        for each in out:
+            time._send(each)
+        assert fetcher.buffered_bytes == sum(state.buffered_bytes for state in fetcher.partitions.values())
+        assert state.buffered_bytes == sum(chunk.size_bytes for chunk in state.chunks)
+        for paused in (True, False):
+            state.paused = paused
+            for _ in range(20):
+                time.run(0.1)
+                while at_hand := fetcher.next_chunk():
+                    seen += [(at_hand.partition, record.offset) for record in at_hand.take(1000)]
+                    fetcher.release(at_hand)
+        places = [(0, offset) for offset in range(2 * RECORDS)] + [(1, offset) for offset in range(RECORDS)]
+        assert sorted(seen) == places, f"allocation {first} fails"
     assert failures > 10
