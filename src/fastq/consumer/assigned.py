@@ -338,10 +338,12 @@ class AssignedPartitions:
             found = self.metadata.partition(*state.tp)
             if found is None or found.leader_epoch <= state.leader_epoch:
                 continue
-            if state.phase is Phase.FETCH and state.leader_epoch >= 0 and state.offset_epoch >= 0:
-                state.phase = Phase.VALIDATE
-                state.requested = False
+            if state.phase is Phase.FETCH and state.leader_epoch >= 0:
+                # What the leader before may still answer is not waited for: it may stand still.
                 state.generation += 1
+                state.requested = False
+                if state.offset_epoch >= 0:
+                    state.phase = Phase.VALIDATE
             state.leader_epoch = found.leader_epoch
             state.preferred_replica = -1
             if state.attempts and not state.refusals:

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 from test_closest_replica import LEADER, World
+from virtual_time import A, VirtualTime
 
 from fastq._native.fetch import decode_fetch_response
 from fastq._native.wire import Writer
@@ -78,3 +79,28 @@ def test_a_fetch_that_a_quota_leaves_without_an_answer_is_not_answered_wrongly(
             world.now += 2.0
         warned.append("report this to whoever runs the broker" in caplog.text)
     assert warned == [False, True]
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_who_leads_now_is_asked_while_the_leader_before_stands_still(epoch: int) -> None:
+    """Also where nothing was read yet, so that nothing is to be checked."""
+    time = VirtualTime()
+    time.fill(A, 1)
+    time.run(0.1)
+    assert time.drain(A) == 1
+    state = time.fetcher.partitions[A]
+    time.fetcher.seek(A, 1)
+    state.offset_epoch = epoch
+    time.run(1.0)
+    (late,) = time.flying
+    time.flying.clear()
+    assert state.requested
+    time.cluster.nodes[2] = ("127.0.0.1", 9002)
+    for log in time.logs:
+        log.leader, log.epoch = 2, 1
+    time.fill(A, 1)
+    time.metadata.update(time.cluster.metadata())
+    time.run(0.1)
+    assert time.drain(A) == 1
+    late[1].done(late[2], None, time.now)
+    assert state.position == state.fetch_offset == 2
