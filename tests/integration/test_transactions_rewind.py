@@ -6,6 +6,7 @@ The consumer that goes with the transactions goes back to what is committed, in 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import textwrap
@@ -296,6 +297,31 @@ def test_who_has_lost_its_place_commits_nothing(shared_broker: Broker, topics: t
             for record in records:
                 producer.send(target, record.value)
     assert copied(shared_broker, target) == Counter()
+
+
+def test_a_block_that_ends_in_its_transactions_own_error_is_aborted(
+    shared_broker: Broker, topics: tuple[str, str]
+) -> None:
+    """The call after a record was refused told so, and no transaction could be begun after that."""
+    servers, target = shared_broker.bootstrap_servers, topics[1]
+    with Producer(bootstrap_servers=servers, transactional_id=f"own-{target}") as producer:
+        for timestamp_ms in (1, None):
+            with contextlib.suppress(AbortableTransactionError), producer.transaction():
+                producer.send(target, b"1", timestamp_ms=timestamp_ms)
+                producer.flush()
+                producer.send(target, b"2")
+
+    async def main() -> None:
+        async with AsyncProducer(bootstrap_servers=servers, transactional_id=f"own-{target}") as other:
+            for timestamp_ms in (1, None):
+                with contextlib.suppress(AbortableTransactionError):
+                    async with other.transaction():
+                        await other.send(target, b"3", timestamp_ms=timestamp_ms)
+                        await other.flush()
+                        await other.send(target, b"4")
+
+    asyncio.run(main())
+    assert copied(shared_broker, target) == Counter([b"1", b"2", b"3", b"4"])
 
 
 def test_the_object_of_a_transaction_is_used_once(shared_broker: Broker, topics: tuple[str, str]) -> None:

@@ -133,9 +133,7 @@ class AssignedPartitions:
 
     def forget_position(self, tp: TopicPartition) -> None:
         """Go on at what the group has committed, once that is known; what is prefetched or on its way is dropped."""
-        state = self.partitions[tp]
-        self.buffered_bytes -= state.move(-1)
-        state.phase = Phase.COMMITTED
+        self.buffered_bytes -= self.partitions[tp].forget_position()
 
     def reset(self, tp: TopicPartition, timestamp: int | None) -> None:
         """Go on at the offset of `timestamp`, as ListOffsets understands it; None for what the policy says."""
@@ -239,6 +237,7 @@ class AssignedPartitions:
             )
             return
         state.begin_reset(None)
+        state.began = None  # nor is that where the log is read from now on
         self._refused(state, now)
         # Each time that it is refused twice as often: a log may answer an offset that it then refuses, for hours.
         if state.refusals & (state.refusals - 1) == 0:
@@ -362,6 +361,7 @@ class AssignedPartitions:
         is to be read, as nothing of it was. Kafka's own consumer goes on at the old offset; so records are passed over."""
         self.made_anew.add(state.tp)
         state.leader_epoch = -1
+        state.began = None
         if state.phase is Phase.COMMITTED:
             return
         if state.phase is Phase.RESET:

@@ -29,10 +29,11 @@ from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.fetcher import FETCH_API, Fetcher
 from fastq.consumer.group.commits import Commit, CommittedQuery
+from fastq.consumer.group.handed import Place
 from fastq.consumer.group.listener import Callback
 from fastq.consumer.group.liveness import HEARTBEAT_APIS, Liveness
 from fastq.consumer.group.membership import Change, ChangeKind
-from fastq.consumer.group.session import GroupSession, Place, log_failure
+from fastq.consumer.group.session import GroupSession, log_failure
 from fastq.consumer.hooks import Hooks
 from fastq.consumer.interrupts import Interruptible
 from fastq.consumer.left_over import kept_by_the_last_error
@@ -94,6 +95,7 @@ class ConsumerBase(Interruptible):
         if config.group_id is not None:
             self._group = GroupSession(config, self._core, self._fetcher)
             self._liveness = Liveness(config, self._core, self._group.coordinator)
+            self._group.handed.progress = self._liveness.progress
         self._watch = TopicWatch(self._core, self._fetcher, self._group)
         self._progress = Progress() if self._liveness is None else self._liveness.progress
         self._in_listener = False
@@ -450,6 +452,7 @@ class ConsumerBase(Interruptible):
         Only the first record of a call may raise: an error behind records that were taken is the next call's.
         """
         self._taking(chunk)
+        before = len(records)
         # The mark is the chunk's own, which is native: one made here could be left behind by an interrupt.
         self._deserializing = chunk
         try:
@@ -459,18 +462,22 @@ class ConsumerBase(Interruptible):
             raise
         finally:
             self._deserializing = None
+        if self._group is not None and len(records) > before:
+            self._group.handed.took(TopicPartition(chunk.topic, chunk.partition))
         return len(records) < wanted and chunk.exhausted
 
     def _take_columns(self, chunk: FetchedRecords, batch: ConsumerBatch) -> bool:
         """Add what is left of a chunk to a batch; whether another chunk may follow. Raises as `_take` does."""
         self._taking(chunk)
         try:
-            batch.add(chunk, bytes_max=self.config.prefetch_bytes_max)
+            added = batch.add(chunk, bytes_max=self.config.prefetch_bytes_max)
         except Exception:
             if len(batch):
                 return False
             self._taken = None
             raise
+        if self._group is not None and added:
+            self._group.handed.took(TopicPartition(chunk.topic, chunk.partition))
         return True
 
     def _taking(self, chunk: FetchedRecords) -> None:
@@ -481,7 +488,7 @@ class ConsumerBase(Interruptible):
             self._taken = {}
         self._taken.setdefault(tp, place)
         if self._group is not None:
-            self._group.handed.taking(tp, place)
+            self._group.taking(tp, place)
 
     def _put_back(self) -> None:
         """What a call had taken when it was interrupted (KeyboardInterrupt, SystemExit of a handler) was seen by nobody."""

@@ -185,7 +185,7 @@ class ConsumerCalls(Reading):
             self._fetcher.until = None
             chunk = yield Wait(self._fetcher.next_chunk, None, asks=True)
         if self._group is not None:
-            self._group.handed.iterating(chunk)
+            self._group.iterating(chunk)
         return chunk
 
     def _find_partitions(self, timeout: float | None) -> Steps[list[TopicPartition]]:
@@ -324,6 +324,8 @@ class ConsumerCalls(Reading):
         self._check_open()
         self._detach()
         yield from self._leave_group("the application unsubscribes")
+        if self._group is not None:
+            self._group.let_go(list(self._fetcher.partitions))
         self._fetcher.assign(())
         self._watch.read(())
         self._changed()

@@ -30,6 +30,7 @@ class PartitionState:
 
     __slots__ = (
         "attempts",
+        "began",
         "buffered_bytes",
         "chunks",
         "fetch_bytes",
@@ -61,6 +62,9 @@ class PartitionState:
         self.topic_id = ZERO_UUID  # of the topic that all of this is about; zero while it is not known
         self.phase = phase
         self.reset_timestamp: int | None = None  # None: what auto_offset_reset says
+        # The offset of the first record that the application was given, or was to be, and the leader epoch before it: from there they are
+        # given again where the group has committed nothing.
+        self.began: tuple[int, int] | None = None
         self.fetch_offset = -1
         self.offset_epoch = -1  # leader epoch of the record before fetch_offset
         self.leader_epoch = -1  # of the leader that fetch_offset was checked against
@@ -98,6 +102,14 @@ class PartitionState:
             if chunk.position < chunk.end_position:
                 return chunk.position_epoch
         return self.offset_epoch
+
+    def forget_position(self) -> int:
+        """Go on at what the group has committed, once that is known; answers the bytes of what was dropped."""
+        if self.began is None and self.position >= 0 and self.phase in (Phase.FETCH, Phase.VALIDATE):
+            self.began = self.position, self.position_epoch
+        dropped = self.move(-1)
+        self.phase = Phase.COMMITTED
+        return dropped
 
     def drop_chunks(self) -> int:
         """Forget what is prefetched, of which nothing more comes out, whoever holds it, as an iterator may; answers its bytes."""

@@ -7,7 +7,7 @@ meanwhile is told by `_changed`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import index
 from typing import TYPE_CHECKING, SupportsIndex
 
@@ -90,7 +90,7 @@ class Reading(ConsumerBase):
             self._watch.read_assigned({tp.topic for tp in wanted})
             self._detach()
             if group is not None:
-                group.dropped(set(self._fetcher.partitions) - set(wanted))
+                group.let_go(set(self._fetcher.partitions) - set(wanted))
             self._fetcher.assign(wanted, initial=Phase.RESET if group is None else Phase.COMMITTED)
             self._changed()
 
@@ -164,6 +164,9 @@ class Reading(ConsumerBase):
     def seek_to_committed(self) -> None:
         """Go on, with all partitions, from what the group has committed, as after a transaction that was aborted: what was handed out
         since is handed out again. Makes no request: the offsets are asked for when records are.
+
+        A partition of which the group has committed nothing goes on at the first record that this consumer was given of it. Another member
+        that has it by then begins where auto_offset_reset says: with "latest" it passes over what was handed out here.
         """
         with self._turn:
             self._check_open()
@@ -222,6 +225,14 @@ class Reading(ConsumerBase):
         consumer. Raises ConfigError without a group_id."""
         self._put_back()
         return self._in_group().positions()
+
+    def _taken_away(self) -> list[TopicPartition]:
+        """The partitions that it does not have any more, and of which records were handed out that no commit covers."""
+        return sorted(self._in_group().handed.taken)
+
+    def _goes_with_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """A producer's transaction has these offsets."""
+        self._in_group().covered(offsets)
 
     def paused(self) -> list[TopicPartition]:
         """The partitions that are paused."""

@@ -8,6 +8,8 @@ Rules
 - The context managers commit when their block ends and abort when it raises. What the abort cannot mend is raised.
 - A consumer that goes with a transaction goes on from what is committed whenever the transaction is not: what was read for it is
   read again. That is set before the error passes on, and cannot fail: the consumer looks the offsets up when it is read next.
+- A consumer that has lost partitions, of which it has handed out what is not committed, commits nothing: their offsets would not be in the
+  transaction that has their results. It knows of them by itself (`Handed`), since the last commit or return to what is committed.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from fastq.errors import AbortableTransactionError, ClientClosed, ConfigError, TransactionStateError, TransactionTimeout
+from fastq.errors import (
+    AbortableTransactionError,
+    ClientClosed,
+    ConfigError,
+    NotAssigned,
+    TransactionStateError,
+    TransactionTimeout,
+)
 from fastq.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition, partition_of
 from fastq.producer.calls import Calls, ProducerCalls, Wait
 from fastq.producer.transaction_states import State
@@ -26,6 +35,11 @@ from fastq.producer.transactions import Transactions
 from fastq.timeouts import check_timeout
 
 T = TypeVar("T")
+PARTITIONS_NAMED = 5
+KEPT_HINT = (
+    "Abort, and go on from the committed offsets: `with producer.transaction(consumer=consumer)` has done both, so run it again. "
+    "A transaction of what one poll() has answered has no rebalance in it"
+)
 
 
 class MemberOfGroup(Protocol):
@@ -64,6 +78,12 @@ class GroupConsumer(Protocol):
 
     def seek_to_committed(self) -> None:
         """Go on, with all partitions, from what the group has committed."""
+
+    def _taken_away(self) -> list[TopicPartition]:
+        """What it does not have any more, and has handed out records of that no commit covers."""
+
+    def _goes_with_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """A transaction has these offsets."""
 
 
 Group: TypeAlias = "MemberOfGroup | str"
@@ -213,21 +233,47 @@ class TransactionOperations(ProducerCalls):
         self._abort_begun()
         yield from self._settled(transactions, "abort_transaction", timeout)
 
-    def _send_offsets(self, offsets: GroupConsumer | Offsets, group_metadata: Group | None) -> None:
+    def _send_offsets(
+        self, offsets: GroupConsumer | Offsets, group_metadata: Group | None, consumer: GroupConsumer | None = None
+    ) -> None:
+        """consumer: whose records the transaction is about, where it is known."""
         transactions = self._transactions()
         group, chosen = offsets_to_send(offsets, group_metadata)
+        if not isinstance(offsets, Mapping):
+            consumer = offsets
+        if consumer is not None:
+            self._check_kept(consumer)
         with self._guard:
             transactions.add_offsets(group, chosen)
+        if consumer is not None:
+            consumer._goes_with_transaction(chosen)
         self._kick()
+
+    def _check_kept(self, consumer: GroupConsumer) -> None:
+        """Raises AbortableTransactionError where partitions were taken away that the transaction may be about: who has them by now begins
+        at what is committed, and makes of them what this one has made."""
+        gone = consumer._taken_away()
+        if not gone:
+            return
+        names = ", ".join(map(str, gone[:PARTITIONS_NAMED]))
+        if len(gone) > PARTITIONS_NAMED:
+            names += f" and {len(gone) - PARTITIONS_NAMED} more"
+        cause = NotAssigned(
+            f"{names} {'was' if len(gone) == 1 else 'were'} taken from this consumer, as by a rebalance, after records were handed out "
+            "that are not committed: whoever reads them next is given the same records",
+            group=consumer.config.group_id,
+        )
+        with self._guard:
+            self._transactions().cannot_commit(cause, KEPT_HINT)
 
     def _is_over(self, error: BaseException | None) -> bool:
         """Whether a block that raised has nothing left to abort: its error says already what became of the producer."""
         transactions = self._parts.transactions
         if transactions is None or self._parts.core.closed or isinstance(error, ClientClosed):
             return True
-        return (
-            transactions.state is State.READY or transactions.error is error or transactions.state is State.COMMITTING
-        )
+        if transactions.state is State.FATAL_ERROR:
+            return transactions.error is error
+        return transactions.state in (State.READY, State.COMMITTING)
 
     def _leave(self, block: TransactionBlock, error: BaseException | None) -> Calls[None]:
         """The end of a `with producer.transaction()`: commit, or abort; a consumer goes back unless it was a commit."""
@@ -235,7 +281,9 @@ class TransactionOperations(ProducerCalls):
         try:
             if error is None:
                 try:
-                    if block.consumer is not None and not block.has_offsets:
+                    if block.consumer is not None and block.has_offsets:
+                        self._check_kept(block.consumer)
+                    elif block.consumer is not None:
                         self._send_offsets(block.consumer, None)
                 except Exception as failed:
                     if not self._is_over(failed):
@@ -287,6 +335,10 @@ class BlockingTransactionCalls(TransactionOperations):
         consumer: the Consumer whose records are worked on. What it has handed out is committed with the transaction, unless
         `send_offsets` in the block says otherwise; when the transaction is not committed, it goes back to what is, and hands the same
         records out again. ConfigError for one without a group, or with enable_auto_commit, which would commit beside the transaction.
+
+        A rebalance while the consumer is asked for records in the block, or between two polls before it, may take partitions away whose
+        records the transaction is about. It is aborted then, with an AbortableTransactionError that names them: their next owner begins at
+        what is committed, so run the block again. A block about what one `poll` before it has answered meets no rebalance.
         """
         self._transactions()
         return Transaction(self, consumer)
@@ -323,6 +375,10 @@ class BlockingTransactionCalls(TransactionOperations):
 
         offsets: the consumer itself, for all that it has handed out, or a mapping of partitions to offsets of the next
         record to read, with `group_metadata` from `consumer.group_metadata()`. Does not wait: the commit does.
+
+        Raises AbortableTransactionError for a consumer of which a rebalance has taken partitions whose records it had handed out and
+        nobody has committed: abort, call its `seek_to_committed`, and do it again. With a mapping, rebalances are yours to notice
+        (`on_revoked`).
         """
         self._send_offsets(offsets, group_metadata)
 
@@ -363,7 +419,7 @@ class Transaction(TransactionBlock):
 
     def send_offsets(self, offsets: GroupConsumer | Offsets, group_metadata: Group | None = None) -> None:
         """Commit a consumer's offsets with the transaction; see `Producer.send_offsets_to_transaction`."""
-        self._producer.send_offsets_to_transaction(offsets, group_metadata)
+        self._producer._send_offsets(offsets, group_metadata, self.consumer)
         self.has_offsets = True
 
     def __enter__(self) -> Transaction:
@@ -427,7 +483,8 @@ class AsyncTransaction(TransactionBlock):
 
     async def send_offsets(self, offsets: GroupConsumer | Offsets, group_metadata: Group | None = None) -> None:
         """Commit a consumer's offsets with the transaction; see `Producer.send_offsets_to_transaction`."""
-        await self._producer.send_offsets_to_transaction(offsets, group_metadata)
+        self._producer._start()
+        self._producer._send_offsets(offsets, group_metadata, self.consumer)
         self.has_offsets = True
 
     async def __aenter__(self) -> AsyncTransaction:

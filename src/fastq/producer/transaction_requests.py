@@ -42,6 +42,22 @@ class OffsetsCommit:
         self.group, self.offsets = group, offsets
 
 
+class Coordinator:
+    """Where one coordinator is, and whether something is under way there.
+
+    Invariant: at most one request, maybe its own look-up. `found_after`: the requests for Metadata there were before `node_id` was known.
+    """
+
+    __slots__ = ("busy", "failures", "found_after", "key", "key_type", "node_id", "retry_at")
+
+    def __init__(self, key_type: int, key: str) -> None:
+        self.key_type, self.key = key_type, key
+        self.node_id: int | None = None
+        self.busy = False
+        self.failures = self.found_after = 0
+        self.retry_at = 0.0
+
+
 def find_coordinator(key_type: int, key: str) -> VersionedRequest:
     """Ask where the coordinator of a group or of a transactional id is."""
     return VersionedRequest(ApiKey.FIND_COORDINATOR, coordinator_request(key_type, [key]))

@@ -45,7 +45,7 @@ from fastq.net.troubles import Troubles
 from fastq.producer import transaction_requests as requests
 from fastq.producer.identity import TransactionalIdentity
 from fastq.producer.transaction_hold import Hold
-from fastq.producer.transaction_requests import OffsetsCommit
+from fastq.producer.transaction_requests import Coordinator, OffsetsCommit
 from fastq.producer.transaction_states import (
     ABORT_HINT,
     CONCURRENT_ATTEMPTS,
@@ -71,22 +71,6 @@ logger = logging.getLogger("fastq.producer")
 
 FEATURE = "transaction.version"
 LOOK_AGAIN_S = 0.02
-
-
-class Coordinator:
-    """Where one coordinator is, and whether something is under way there.
-
-    Invariant: at most one request, maybe its own look-up. `found_after`: the requests for Metadata there were before `node_id` was known.
-    """
-
-    __slots__ = ("busy", "failures", "found_after", "key", "key_type", "node_id", "retry_at")
-
-    def __init__(self, key_type: int, key: str) -> None:
-        self.key_type, self.key = key_type, key
-        self.node_id: int | None = None
-        self.busy = False
-        self.failures = self.found_after = 0
-        self.retry_at = 0.0
 
 
 class Transactions:
@@ -191,6 +175,12 @@ class Transactions:
         if offsets:
             self._commits.append(OffsetsCommit(group, dict(offsets)))
             self.wake()
+
+    def cannot_commit(self, cause: FastqError, hint: str) -> NoReturn:
+        """The offsets of a group cannot be had for it, so it can only be aborted. Raises that, or TransactionStateError."""
+        if self.state is State.IN_TRANSACTION:
+            self._fail(Action.ABORT, cause, hint)
+        self._wrong_state("send offsets")
 
     def check_send(self) -> None:
         """Raise the reason why no record is accepted now."""

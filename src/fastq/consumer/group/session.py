@@ -23,6 +23,7 @@ from fastq.consumer.group.classic import ClassicMember
 from fastq.consumer.group.commits import Commit, CommittedQuery, Committer, Offsets
 from fastq.consumer.group.consumer_protocol import ConsumerProtocolMembership
 from fastq.consumer.group.coordinator import JOINED, KEPT, TAKEN, Coordinator
+from fastq.consumer.group.handed import Handed, Place
 from fastq.consumer.group.listener import Callback
 from fastq.consumer.group.membership import (
     CanSend,
@@ -43,77 +44,6 @@ logger = logging.getLogger("fastq.consumer")
 
 CONSUMER_GROUP_HEARTBEAT_API = 68
 GROUP_FEATURE = "group.version"
-
-
-Place = tuple[int, int]  # an offset, and the leader epoch of the record before it
-
-
-class Handed:
-    """What the application has in hand: records it was given and has not shown to be done with, by asking for the next ones.
-
-    Invariants: `before` has the offset of the first record in hand, and the leader epoch before it, of each partition that a list or a
-    batch took some from;
-    `chunk` is the one that is iterated over, of which the record handed out last is in hand; `given` are the partitions that the
-    application was given records of where they stand, `chosen` those of which it has committed an offset before that. Thread rule: under
-    the driver's lock.
-    """
-
-    def __init__(self) -> None:
-        self.before: dict[TopicPartition, Place] = {}
-        self.chunk: FetchedRecords | None = None
-        self.given: set[TopicPartition] = set()
-        self.chosen: set[TopicPartition] = set()
-
-    def next_asked(self) -> None:
-        """The application asks for more: it is done with what it had."""
-        self.before.clear()
-        self.chunk = None
-
-    def taking(self, tp: TopicPartition, place: Place) -> None:
-        """Records of a partition are about to be handed out together, from a place on."""
-        self.before.setdefault(tp, place)
-        self.given.add(tp)
-
-    def iterating(self, chunk: FetchedRecords | None) -> None:
-        """The records of a chunk are about to be handed out, one by one; None: there is none."""
-        self.chunk = chunk
-        if chunk is not None:
-            self.given.add(TopicPartition(chunk.topic, chunk.partition))
-
-    def choosing(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application commits offsets of its own choice."""
-        self.chosen |= set(partitions) - self.given
-
-    def is_chosen(self, tp: TopicPartition) -> bool:
-        """Whether the application has said where the group is to go on, and was given nothing that would say more."""
-        return tp in self.chosen and tp not in self.given
-
-    def forget(self, tp: TopicPartition) -> None:
-        """The partition was moved, or is not read any more."""
-        self.before.pop(tp, None)
-        self.given.discard(tp)
-        self.chosen.discard(tp)
-        if self.chunk is not None and (self.chunk.topic, self.chunk.partition) == tp:
-            self.chunk = None
-
-    def in_hand(self) -> tuple[TopicPartition, int, bool] | None:
-        """A partition and an offset in it that the application has: the one record in hand, or the first of several (False)."""
-        chunk = self.chunk
-        if chunk is not None:
-            return TopicPartition(chunk.topic, chunk.partition), chunk.finished_position, True
-        for tp, (offset, _) in self.before.items():
-            return tp, offset, False
-        return None
-
-    def finished(self, state: PartitionState) -> Place:
-        """The offset up to which the application is done with a partition, -1 when there is none; and the leader epoch before it."""
-        before = self.before.get(state.tp)
-        if before is not None:
-            return before
-        chunk = self.chunk
-        if chunk is not None and (chunk.topic, chunk.partition) == state.tp:
-            return chunk.finished_position, chunk.finished_epoch
-        return (state.position, state.position_epoch) if state.phase in (Phase.FETCH, Phase.VALIDATE) else (-1, -1)
 
 
 class GroupSession:
@@ -163,6 +93,8 @@ class GroupSession:
         self._committed: dict[TopicPartition, int] = {}
         self._commit_at = core.clock() + config.auto_commit_interval_ms / 1000
         self._auto: Commit | None = None
+        # What was taken away from a member that is to be given its records again, in case that the rebalance gives it back.
+        self._again: dict[TopicPartition, PartitionState] = {}
 
     # -- who
 
@@ -421,25 +353,55 @@ class GroupSession:
         else:
             gone = set(change.partitions)
             wanted = [tp for tp in current if tp not in gone]
-            for tp in gone:
-                self.handed.forget(tp)
-                self._committed.pop(tp, None)
+            self.let_go(gone)
         self.fetcher.assign(wanted, initial=Phase.COMMITTED)
+        if change.kind is ChangeKind.ASSIGN:
+            for tp in change.partitions:
+                self._begins_again(tp, self._again)
+            self._again.clear()
         if change.kind is not ChangeKind.REVOKE:
             self.assigned = change.kind is ChangeKind.ASSIGN
 
-    def dropped(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions that were assigned by hand are not any more, or are of other topics."""
+    def let_go(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions are about to be read no more."""
         for tp in partitions:
-            self.handed.forget(tp)
+            state = self.fetcher.partitions.get(tp)
+            if state is not None:
+                self.handed.taking_away(state)
             self._committed.pop(tp, None)
+
+    # -- what is handed out
+
+    def taking(self, tp: TopicPartition, place: Place) -> None:
+        """Records of a partition are about to be handed out together, from a place on."""
+        self.handed.taking(tp, place)
+        self._begins(tp, place)
+
+    def iterating(self, chunk: FetchedRecords | None) -> None:
+        """The records of a chunk are about to be handed out, one by one; None: there is none."""
+        self.handed.iterating(chunk)
+        if chunk is not None:
+            self._begins(TopicPartition(chunk.topic, chunk.partition), (chunk.position, chunk.position_epoch))
+
+    def _begins(self, tp: TopicPartition, place: Place) -> None:
+        state = self.fetcher.partitions.get(tp)
+        if state is not None and state.began is None:
+            state.began = place
+
+    def _begins_again(self, tp: TopicPartition, before: Mapping[TopicPartition, PartitionState]) -> None:
+        """A partition that was taken away came back: it began where it did before, unless that was of another topic."""
+        state, old, topic = self.fetcher.partitions.get(tp), before.get(tp), self.core.metadata.topic(tp.topic)
+        if state is not None and old is not None and topic is not None and topic.topic_id == old.topic_id:
+            state.began = old.began
 
     # -- where to begin
 
     def back_to_committed(self) -> None:
         """Have every partition go on at what is committed; an answer that is on its way is of before, and does not count."""
         self._query, self._ask_at = None, 0.0
+        self._again = self.handed.undone()
         for tp in self.fetcher.partitions:
+            self._begins_again(tp, self._again)
             self.fetcher.forget_position(tp)
             self.handed.forget(tp)
             self._committed.pop(tp, None)
@@ -466,9 +428,16 @@ class GroupSession:
         state = self.fetcher.partitions.get(tp)
         if state is None or state.phase is not Phase.COMMITTED:
             return
-        if place is None:
+        if place is None and state.began is not None:
+            offset, epoch = state.began
+            logger.debug("%s has no committed offset in group %s: again at %d", tp, self.coordinator.group_id, offset)
+            if epoch >= 0:
+                self.fetcher.seek(tp, offset, epoch)
+            else:
+                self.fetcher.go_back(tp, offset, epoch)
+        elif place is None:
             logger.debug("%s has no committed offset in group %s", tp, self.coordinator.group_id)
-            state.begin_reset(None)
+            state.begin_reset(state.reset_timestamp)  # set where it was on its way there
         else:
             self._committed[tp] = place.offset
             self.fetcher.seek(tp, place.offset, place.leader_epoch)
@@ -491,7 +460,9 @@ class GroupSession:
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Behind everything that the application is done with, where the group does not have it yet."""
         found = {}
-        self.dropped(self.fetcher.made_anew)
+        for tp in self.fetcher.made_anew:  # of another topic by now
+            self.handed.forget(tp)
+            self._committed.pop(tp, None)
         self.fetcher.made_anew.clear()
         # What is on its way counts as if it were there: a commit of less, behind it, would take it back.
         committed = {**self._committed, **self.committer.asked()}
@@ -521,6 +492,14 @@ class GroupSession:
         for tp, place in offsets.items():
             if tp in partitions:
                 self._committed[tp] = place.offset
+                self.handed.committing(partitions[tp], place.offset)
+
+    def covered(self, offsets: Offsets) -> None:
+        """Offsets are committed by somebody else: a transaction, in this member's name."""
+        for tp, place in offsets.items():
+            state = self.fetcher.partitions.get(tp)
+            if state is not None:
+                self.handed.committing(state, place.offset)
 
     def _not_a_member(self, offsets: Offsets, who: GroupMetadata) -> FastqError:
         rebalancing = self.membership is not None and self.membership.generation >= 0
