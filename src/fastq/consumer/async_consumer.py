@@ -172,9 +172,9 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         return batch
 
     async def read_to_end(self, timeout: float | None = None) -> AsyncRecordIterator[K, V]:
-        """The records up to the end offsets of this moment: `async for record in await consumer.read_to_end()`.
+        """The records up to the end offsets of this moment, as `Consumer.read_to_end`: `async for record in await consumer.read_to_end()`.
 
-        `timeout`: for learning the end offsets (None: default_api_timeout_ms).
+        `timeout`: for learning what is assigned, and its end offsets (None: default_api_timeout_ms).
         """
         ends = await self._do(self._find_ends(timeout))
 

@@ -189,20 +189,31 @@ class ConsumerCalls(Reading):
         return chunk
 
     def _find_partitions(self, timeout: float | None) -> Steps[list[TopicPartition]]:
-        """What is assigned, once the topics are found."""
+        """What is assigned, once the topics are found and the group has given a share of them, which may be nothing; nothing, too, where
+        `stop` was called."""
         self._check_open()
         self._must_read()
-        if self._watch.names and not self._fetcher.partitions:
-            yield from self._must_find(
-                lambda: self._fetcher.partitions or None, timeout, "finding the topics", asks=True
-            )
+        timeout_s, partitions = self._api_timeout(timeout), self._fetcher
+        end, is_subscribed = self._core.clock() + timeout_s, bool(self._watch.names)
+        group = self._group
+        while not partitions.partitions and (is_subscribed or (group is not None and group.subscribed)):
+            left_s = max(end - self._core.clock(), 0.0)
+            found = yield Wait(lambda: bool(partitions.partitions) or self._has_no_share or None, left_s, asks=True)
+            if found is None and not self._stopping and not self._reads_nothing:
+                raise self._timed_out("finding the topics", timeout_s)
+            if found is None or group is None or partitions.partitions:
+                break
+            # Others may have to give up first what it is to get.
+            grows_s = min(group.share_grows_s, max(end - self._core.clock(), 0.0))
+            if (yield Wait(lambda: None if self._has_no_share else True, grows_s, asks=True)) is None:
+                break
         return self.assignment()
 
     def _find_ends(self, timeout: float | None) -> Steps[Ends]:
-        """The end offsets of what is assigned, as soon as it is."""
+        """The end offsets of what is assigned, as soon as it is; of nothing, where `stop` was called."""
         partitions = yield from self._find_partitions(timeout)
         known = self._topic_ids(partitions)
-        found = yield from self._ask(dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout)
+        found = yield from self._ask(dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout, stops=True)
         return Ends(offsets_of(found), {**self._topic_ids(partitions), **known}, epochs_of(found))
 
     def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, bytes]:
@@ -213,15 +224,17 @@ class ConsumerCalls(Reading):
     # -- offsets
 
     def _ask(
-        self, targets: Mapping[TopicPartition, int], timeout: float | None
+        self, targets: Mapping[TopicPartition, int], timeout: float | None, *, stops: bool = False
     ) -> Steps[dict[TopicPartition, OffsetAndTimestamp | None]]:
-        """Where points in time lie in the logs."""
+        """Where points in time lie in the logs. `stops`: nothing is answered where `stop` is called."""
         query = self._query(targets)
         try:
-            yield from self._must_find(lambda: query.finished or None, timeout, "asking for offsets")
+            yield from self._must_find(
+                lambda: query.finished or (stops and self._stopping) or None, timeout, "asking for offsets"
+            )
         finally:
             self._end_query(query, targets)
-        return query.answers(targets)
+        return {} if stops and self._stopping else query.answers(targets)
 
     def _ask_ends(
         self, partitions: Iterable[Partition], end: int, timeout: float | None

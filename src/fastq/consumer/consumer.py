@@ -199,8 +199,9 @@ class Consumer(ConsumerCalls, Generic[K, V]):
     def read_to_end(self, timeout: float | None = None) -> RecordIterator[K, V]:
         """The records up to the end offsets of this moment, of all partitions assigned; then the iterator ends. What is read committed ends
         where the first transaction is open: one that has just been committed may be, as its marker is written behind the answer.
+        A member of a group that has enough others is given no partitions, and reads nothing, once it is plain that none are to come.
 
-        `timeout`: for learning the end offsets (None: default_api_timeout_ms).
+        `timeout`: for learning what is assigned, and its end offsets (None: default_api_timeout_ms).
         """
         return self._iterate_before(self._call(self._find_ends(timeout)), None)
 

@@ -44,6 +44,8 @@ logger = logging.getLogger("fastq.consumer")
 
 CONSUMER_GROUP_HEARTBEAT_API = 68
 GROUP_FEATURE = "group.version"
+HEARTBEATS = 3
+"""Of others and of this member, until a share that waits for others is known; and one more, as they take some time to give up theirs."""
 
 
 class GroupSession:
@@ -225,6 +227,16 @@ class GroupSession:
                 rng=self.core.random,
             )
         return ClassicMember(self.config, self.coordinator, self.core.metadata, self.assignors, self.core.watch_topics)
+
+    @property
+    def share_grows_s(self) -> float:
+        """How long a member that joins, and is given nothing, may yet be given what others have to give up first: they hear of it in their
+        heartbeats, and it in one of its own. Eager ones have given up all before."""
+        member = self.membership
+        if isinstance(member, ConsumerProtocolMembership):
+            return HEARTBEATS * member.interval_s
+        is_eager = isinstance(member, ClassicMember) and not member.cooperative
+        return 0.0 if is_eager else HEARTBEATS * self.config.heartbeat_interval_ms / 1000
 
     def _falls_back(self) -> bool:
         """Whether the coordinator refuses the newer protocol for this group, and the classic one is allowed."""
