@@ -184,6 +184,10 @@ def test_a_rebalance_between_two_polls_aborts(broker: Broker, topics: tuple[str,
                     if way == "sent by hand":
                         transaction.send_offsets(consumer)
         if way == "without a block":
+            with pytest.raises(
+                AbortableTransactionError
+            ):  # nor is what has been sent to be committed without the offsets
+                producer.commit_transaction()
             producer.abort_transaction()
             consumer.seek_to_committed()
         told = str(caught.value)

@@ -345,15 +345,6 @@ class ConsumerBase(Interruptible):
         subscribed = self._watch.names or (self._group is not None and self._group.subscribed)
         return not subscribed and not self._fetcher.partitions
 
-    @property
-    def _has_no_share(self) -> bool:
-        """Whether its group has given it nothing of topics that are all there, and no rebalance is under way."""
-        group, topics = self._group, map(self._core.metadata.topic, self._watch.names)
-        if group is None or group.membership is None or self._fetcher.partitions:
-            return False
-        is_member = group.membership.generation >= 0 and group.membership.is_stable
-        return is_member and all(topic is not None and topic.error == 0 for topic in topics)
-
     def _must_read(self) -> None:
         """Raises NotAssigned when there is nothing to wait for."""
         if self._reads_nothing and not self._closed and not self._stopping:

@@ -196,16 +196,20 @@ class ConsumerCalls(Reading):
         timeout_s, partitions = self._api_timeout(timeout), self._fetcher
         end, is_subscribed = self._core.clock() + timeout_s, bool(self._watch.names)
         group = self._group
+
+        def has_nothing() -> bool:
+            return group is not None and group.has_no_share(self._watch.names)
+
         while not partitions.partitions and (is_subscribed or (group is not None and group.subscribed)):
             left_s = max(end - self._core.clock(), 0.0)
-            found = yield Wait(lambda: bool(partitions.partitions) or self._has_no_share or None, left_s, asks=True)
+            found = yield Wait(lambda: bool(partitions.partitions) or has_nothing() or None, left_s, asks=True)
             if found is None and not self._stopping and not self._reads_nothing:
                 raise self._timed_out("finding the topics", timeout_s)
             if found is None or group is None or partitions.partitions:
                 break
             # Others may have to give up first what it is to get.
             grows_s = min(group.share_grows_s, max(end - self._core.clock(), 0.0))
-            if (yield Wait(lambda: None if self._has_no_share else True, grows_s, asks=True)) is None:
+            if (yield Wait(lambda: None if has_nothing() else True, grows_s, asks=True)) is None:
                 break
         return self.assignment()
 

@@ -226,9 +226,9 @@ class Reading(ConsumerBase):
         self._put_back()
         return self._in_group().positions()
 
-    def _taken_away(self) -> list[TopicPartition]:
-        """The partitions that it does not have any more, and of which records were handed out that no commit covers."""
-        return sorted(self._in_group().handed.taken)
+    def _tell_taken_away(self) -> list[TopicPartition]:
+        """The partitions that it does not have any more, and of which records were handed out that no commit covers: once."""
+        return self._in_group().handed.tell()
 
     def _goes_with_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """A producer's transaction has these offsets."""

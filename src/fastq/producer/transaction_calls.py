@@ -79,8 +79,9 @@ class GroupConsumer(Protocol):
     def seek_to_committed(self) -> None:
         """Go on, with all partitions, from what the group has committed."""
 
-    def _taken_away(self) -> list[TopicPartition]:
-        """What it does not have any more, and has handed out records of that no commit covers."""
+    def _tell_taken_away(self) -> list[TopicPartition]:
+        """What it does not have any more, and has handed out records of that no commit covers: once, as the transaction cannot be committed
+        then."""
 
     def _goes_with_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """A transaction has these offsets."""
@@ -252,8 +253,8 @@ class TransactionOperations(ProducerCalls):
     def _check_kept(self, consumer: GroupConsumer) -> None:
         """Raises AbortableTransactionError where partitions were taken away that the transaction may be about: who has them by now begins
         at what is committed, and makes of them what this one has made."""
-        gone = consumer._taken_away()
-        if not gone:
+        transactions = self._transactions()
+        if transactions.state is not State.IN_TRANSACTION or not (gone := consumer._tell_taken_away()):
             return
         names = ", ".join(map(str, gone[:PARTITIONS_NAMED]))
         if len(gone) > PARTITIONS_NAMED:
@@ -264,7 +265,7 @@ class TransactionOperations(ProducerCalls):
             group=consumer.config.group_id,
         )
         with self._guard:
-            self._transactions().cannot_commit(cause, KEPT_HINT)
+            transactions.cannot_commit(cause, KEPT_HINT)
 
     def _is_over(self, error: BaseException | None) -> bool:
         """Whether a block that raised has nothing left to abort: its error says already what became of the producer."""

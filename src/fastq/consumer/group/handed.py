@@ -21,7 +21,8 @@ class Handed:
     application was given records of where they stand, `chosen` those of which it has committed an offset before that; `uncommitted` those
     of which it was given some that no commit is known to cover, but for `chunk`, of which it was given some where `progress`, which counts
     the records that are iterated over, is not at `counted` any more; `taken` are those of them that it does not have any more, with what
-    was known of them. Thread rule: under the driver's lock.
+    was known of them, and `told` those of which the application has heard, and that are to begin where they began. Thread rule: under the
+    driver's lock.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,7 @@ class Handed:
         self.chosen: set[TopicPartition] = set()
         self.uncommitted: set[TopicPartition] = set()
         self.taken: dict[TopicPartition, PartitionState] = {}
+        self.told: dict[TopicPartition, PartitionState] = {}
         self.progress = Progress()
         self.counted = 0
 
@@ -96,8 +98,13 @@ class Handed:
     def undone(self) -> dict[TopicPartition, PartitionState]:
         """What was given and not committed is to be given again; what was taken away of it, as it was known."""
         self._count()
-        taken, self.taken, self.uncommitted = self.taken, {}, set()
+        taken, self.taken, self.told, self.uncommitted = {**self.taken, **self.told}, {}, {}, set()
         return taken
+
+    def tell(self) -> list[TopicPartition]:
+        """What was taken away, once: whoever hears of it gives up what it has made of that."""
+        self.told, self.taken, gone = {**self.taken, **self.told}, {}, sorted(self.taken)
+        return gone
 
     def in_hand(self) -> tuple[TopicPartition, int, bool] | None:
         """A partition and an offset in it that the application has: the one record in hand, or the first of several (False)."""

@@ -228,6 +228,13 @@ class GroupSession:
             )
         return ClassicMember(self.config, self.coordinator, self.core.metadata, self.assignors, self.core.watch_topics)
 
+    def has_no_share(self, topics: Iterable[str]) -> bool:
+        """Whether the group has given it nothing of these topics, which are all there, and no rebalance is under way."""
+        member, found = self.membership, map(self.core.metadata.topic, topics)
+        if member is None or member.generation < 0 or not member.is_stable or self.fetcher.partitions:
+            return False
+        return all(topic is not None and topic.error == 0 for topic in found)
+
     @property
     def share_grows_s(self) -> float:
         """How long a member that joins, and is given nothing, may yet be given what others have to give up first: they hear of it in their

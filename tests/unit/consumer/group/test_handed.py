@@ -57,8 +57,10 @@ def test_what_was_handed_out_and_not_committed_is_missed(way: str) -> None:
         reader.ask_for_a_chunk()
         reader.iterate(5)
     assert reader.lose()
+    assert reader.handed.tell() == [TP]
+    assert reader.handed.tell() == [], "who has gone on from there by seeks of its own could never commit"
     assert reader.handed.undone() == {TP: reader.state}
-    assert not reader.handed.taken
+    assert reader.handed.undone() == {}
 
 
 def test_what_was_committed_is_not() -> None:
