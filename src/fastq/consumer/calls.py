@@ -90,12 +90,10 @@ class ConsumerCalls(Reading):
 
     # -- waiting
 
-    def _must_find(
-        self, look: Callable[[], T | None], timeout: float | None, what: str, *, asks: bool = False
-    ) -> Steps[T]:
+    def _must_find(self, look: Callable[[], T | None], timeout: float | None, what: str) -> Steps[T]:
         """What `look` finds; raises when it finds nothing in time."""
         timeout_s = self._api_timeout(timeout)
-        found: T | None = yield Wait(look, timeout_s, asks)
+        found: T | None = yield Wait(look, timeout_s)
         if found is None:
             raise self._timed_out(what, timeout_s)
         return found
