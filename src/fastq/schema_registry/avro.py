@@ -129,7 +129,7 @@ def _schema_of(schema: str | Mapping[str, Any] | list[Any] | Schema) -> Schema:
     return Schema(text)
 
 
-class AvroSerializer(SchemaSerializer):
+class AvroSerializer(SchemaSerializer[Any]):
     """Values as Avro: `Producer(value_serializer=AvroSerializer(registry, schema))`.
 
     schema: JSON text, what json.loads makes of it, or a Schema with references; None with use_latest_version.
@@ -174,20 +174,18 @@ class AvroSerializer(SchemaSerializer):
             normalize=normalize,
         )
         self._to_dict = to_dict
-        self._parsed = None if given is None or given.references else _parse(registry, given)
+        self._own = None if given is None or given.references else self._prepare(given)
 
     def serialize(self, topic: str, value: Any) -> bytes:
         """The frame of one value."""
+        header, parsed = self._writing(topic)
         out = io.BytesIO()
-        out.write(self._header(topic))
-        if self._parsed is None:
-            assert self._given is not None
-            self._parsed = _parse(self.registry, self._given)
-        fastavro.schemaless_writer(out, self._parsed, convert(self._to_dict, value))
+        out.write(header)
+        fastavro.schemaless_writer(out, parsed, convert(self._to_dict, value))
         return out.getvalue()
 
-    def _follow(self, schema: Schema) -> None:
-        self._parsed = _parse(self.registry, schema)
+    def _prepare(self, schema: Schema) -> Any:
+        return _parse(self.registry, schema)
 
 
 class AvroDeserializer(SchemaDeserializer[Writer]):
@@ -215,12 +213,15 @@ class AvroDeserializer(SchemaDeserializer[Writer]):
         """The value in one frame. Raises DeserializationError, SchemaRegistryError, and fastavro's errors."""
         schema_id, payload = wire.split(data)
         writer = self._writer(schema_id)
-        if self._reader is None and self._given is not None:
-            self._reader = _parse(self.registry, self._given)
+        self._prepare_reader()
         is_deep = writer.is_recursive and (len(payload) + 1) * writer.levels > LEVELS_MAX
         read = _read_deep if is_deep else fastavro.schemaless_reader
         value = read(io.BytesIO(payload), writer.schema, self._reader)
         return convert(self._from_dict, value)
+
+    def _prepare_reader(self) -> None:
+        if self._reader is None and self._given is not None:
+            self._reader = _parse(self.registry, self._given)
 
     def _prepare(self, schema: Schema) -> Writer:
         named: dict[str, Any] = {}

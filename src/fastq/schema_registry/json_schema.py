@@ -82,12 +82,14 @@ def _schema_of(schema: str | Mapping[str, Any] | Schema) -> Schema:
     return Schema(schema if isinstance(schema, str) else json.dumps(schema), "JSON")
 
 
-class JsonSchemaSerializer(SchemaSerializer):
+class JsonSchemaSerializer(SchemaSerializer[Any]):
     """Values as JSON that fits a schema: `Producer(value_serializer=JsonSchemaSerializer(registry, schema))`.
 
     schema: JSON text, what json.loads makes of it, or a Schema; None with use_latest_version. to_dict: from the program's
     objects to what json.dumps takes. validate: check each value, with ValueError for one that does not fit.
     """
+
+    schema_type = "JSON"
 
     def __init__(
         self,
@@ -120,21 +122,18 @@ class JsonSchemaSerializer(SchemaSerializer):
             normalize=normalize,
         )
         self._to_dict, self._validate = to_dict, validate
-        self._validator = None if given is None or given.references else _validator(registry, given)
+        self._own = None if given is None or given.references else _validator(registry, given)
 
     def serialize(self, topic: str, value: Any) -> bytes:
         """The frame of one value. ValueError for NaN and infinities, which no schema refuses and JSON does not have."""
-        header = self._header(topic)
+        header, validator = self._writing(topic)
         value = convert(self._to_dict, value)
-        if self._validate:
-            if self._validator is None:
-                assert self._given is not None
-                self._validator = _validator(self.registry, self._given)
-            _check(self._validator, value)
+        if validator is not None and self._validate:
+            _check(validator, value)
         return header + json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
-    def _follow(self, schema: Schema) -> None:
-        self._validator = _validator(self.registry, schema)
+    def _prepare(self, schema: Schema) -> Any:
+        return _validator(self.registry, schema) if self._validate else None
 
 
 class JsonSchemaDeserializer(SchemaDeserializer[Any]):
@@ -156,18 +155,24 @@ class JsonSchemaDeserializer(SchemaDeserializer[Any]):
     ) -> None:
         super().__init__(registry)
         self._from_dict, self._validate = from_dict, validate
-        self._reader = None if schema is None else _validator(registry, _schema_of(schema))
+        self._given = None if schema is None else _schema_of(schema)
+        self._reader = None if self._given is None or self._given.references else _validator(registry, self._given)
 
     def deserialize(self, topic: str, headers: Any, data: bytes) -> Any:
         """The value in one frame. Raises DeserializationError, SchemaRegistryError, ValueError of one that does not fit."""
         schema_id, payload = wire.split(data)
         validator = None
         if self._validate:
+            self._prepare_reader()
             validator = self._reader if self._reader is not None else self._writer(schema_id)
         value = json.loads(bytes(payload))
         if validator is not None:
             _check(validator, value)
         return convert(self._from_dict, value)
+
+    def _prepare_reader(self) -> None:
+        if self._reader is None and self._given is not None and self._validate:
+            self._reader = _validator(self.registry, self._given)
 
     def _prepare(self, schema: Schema) -> Any:
         return _validator(self.registry, schema)

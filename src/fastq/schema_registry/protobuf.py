@@ -30,6 +30,8 @@ except ImportError as error:  # the extra is not installed
 
 M = TypeVar("M", bound=Message)
 KNOWN = "google/protobuf/"
+FORMAT = "serialized"
+"""In which a registry answers with descriptors."""
 
 
 def message_indexes(descriptor: Any) -> tuple[int, ...]:
@@ -49,11 +51,15 @@ def _text_of(file: Any) -> str:
     return base64.b64encode(file.serialized_pb).decode()
 
 
-class ProtobufSerializer(SchemaSerializer, Generic[M]):
+class ProtobufSerializer(SchemaSerializer[bytes], Generic[M]):
     """Messages of one type: `Producer(value_serializer=ProtobufSerializer(registry, Order))`.
 
-    message_type: a class that protoc generated. Raises TypeError for a message of another type.
+    message_type: a class that protoc generated. use_latest_version: with the id of the subject's newest version, and the place that the
+    type has there, by its name. Raises TypeError for a message of another type, ValueError where the newest version has no such type.
     """
+
+    schema_type = "PROTOBUF"
+    schema_format = FORMAT
 
     def __init__(
         self,
@@ -69,7 +75,6 @@ class ProtobufSerializer(SchemaSerializer, Generic[M]):
         check_registry(registry)
         self._type = message_type
         self._descriptor: Any = message_type.DESCRIPTOR
-        self._indexes = wire.encode_indexes(message_indexes(self._descriptor))
         super().__init__(
             registry,
             None,
@@ -85,7 +90,8 @@ class ProtobufSerializer(SchemaSerializer, Generic[M]):
         """The frame of one message."""
         if not isinstance(value, self._type):
             raise TypeError(f"expected a {self._descriptor.full_name}, got {type(value).__name__}")
-        return self._header(topic) + bytes(value.SerializeToString())
+        header, indexes = self._writing(topic)
+        return header + indexes + bytes(value.SerializeToString())
 
     def _schema(self) -> Schema:
         if self._given is None:
@@ -105,8 +111,23 @@ class ProtobufSerializer(SchemaSerializer, Generic[M]):
             found.append(SchemaReference(other.name, other.name, place.version))
         return tuple(found)
 
-    def _make_header(self, schema_id: int) -> bytes:
-        return wire.header(schema_id) + self._indexes
+    def _prepare(self, schema: Schema) -> bytes:
+        """Where the newest version has the type, which need not be where its own file has it."""
+        try:
+            file = _file(self.registry, schema)
+        except DeserializationError as error:
+            raise ValueError(str(error)) from error
+        name = self._descriptor.full_name
+        try:
+            found = file.pool.FindMessageTypeByName(name)
+        except KeyError:
+            found = None
+        if found is None or found.file.name != file.name:
+            raise ValueError(f"its file {file.name} has no message {name}")
+        return wire.encode_indexes(message_indexes(found))
+
+    def _prepare_own(self, schema: Schema) -> bytes:
+        return wire.encode_indexes(message_indexes(self._descriptor))
 
 
 class ProtobufDeserializer(SchemaDeserializer[Any], Generic[M]):
@@ -117,7 +138,7 @@ class ProtobufDeserializer(SchemaDeserializer[Any], Generic[M]):
     """
 
     schema_type = "PROTOBUF"
-    schema_format = "serialized"
+    schema_format = FORMAT
 
     def __init__(self, registry: SchemaRegistryClient, message_type: type[M] | None = None) -> None:
         super().__init__(registry)
@@ -163,17 +184,23 @@ class ProtobufDeserializer(SchemaDeserializer[Any], Generic[M]):
         return self._type
 
     def _prepare(self, schema: Schema) -> Any:
-        """The file's descriptor, in a pool of its own: two versions of a file have the same names."""
-        pool = descriptor_pool.DescriptorPool()
-        found: Any = None
-        for one in (*referenced(self.registry, schema, self.schema_format).values(), schema):
-            file = _file_of(one)
-            for name in file.dependency:
-                if name.startswith(KNOWN):
-                    _add_known(pool, name)
-            pool.Add(file)
-            found = pool.FindFileByName(file.name)
-        return found
+        return _file(self.registry, schema)
+
+
+def _file(registry: SchemaRegistryClient, schema: Schema) -> Any:
+    """The descriptor of a schema's file, in a pool of its own: two versions of a file have the same names. Raises DeserializationError, and
+    what protobuf raises for a file that does not hold together."""
+    pool = descriptor_pool.DescriptorPool()
+    files = []
+    for name, one in referenced(registry, schema, FORMAT).items():
+        files.append(_file_of(one))
+        files[-1].name = name  # by which it is imported; a registry that keeps the text alone gives all files one name
+    for file in (*files, own := _file_of(schema)):
+        for name in file.dependency:
+            if name.startswith(KNOWN):
+                _add_known(pool, name)
+        pool.Add(file)
+    return pool.FindFileByName(own.name)
 
 
 def _file_of(schema: Schema) -> Any:

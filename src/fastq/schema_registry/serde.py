@@ -1,8 +1,8 @@
 """What the serializers and deserializers of all three formats share: subjects, ids, caches.
 
-Rules: a serializer knows its schema from the start and its id from the first value of a topic on; a deserializer meets ids
-and keeps what it made of their schemas, or why it can make nothing of them. After that, a value costs a dictionary look-up
-and the format's own work.
+Rules: a serializer knows from the first value of a topic on what the topic's values are written with, and that schema's id: the one that
+it was given, or the newest of the topic's subject; a deserializer meets ids and keeps what it made of their schemas, or why it can make
+nothing of them. After that, a value costs a dictionary look-up and the format's own work.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from fastq.schema_registry.client import Schema, SchemaRegistryClient, check_reg
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+UNUSABLE = ValueError, TypeError, LookupError, RecursionError
+"""What the formats' libraries raise for a schema that is none."""
 
 SubjectNameStrategy: TypeAlias = "Callable[[str, str | None, bool], str]"
 """(topic, name of the record's type, is it a key) -> subject."""
@@ -43,12 +46,15 @@ def topic_record_name(topic: str, record_name: str | None, is_key: bool) -> str:
     return f"{topic}-{record_name}"
 
 
-class SchemaSerializer:
-    """The id of one schema in the subjects of the topics it is used for. Thread rule: any thread.
+class SchemaSerializer(Generic[T]):
+    """The schemas of the topics it is used for, their ids, and what was made of them to write with. Thread rule: any thread.
 
-    auto_register: register the schema where it is not yet (False: it must be there). use_latest_version: write with the
-    subject's newest version in place of the schema given. is_key: of keys, for the subject's name.
+    auto_register: register the schema where it is not yet (False: it must be there). use_latest_version: write with the newest version of
+    each topic's subject, as it is at the topic's first value, in place of the schema given. is_key: of keys, for the subject's name.
     """
+
+    schema_type = "AVRO"
+    schema_format: str | None = None
 
     def __init__(
         self,
@@ -72,7 +78,8 @@ class SchemaSerializer:
         self._auto_register = auto_register
         self._use_latest = use_latest_version
         self._normalize = normalize
-        self._headers: dict[str, bytes] = {}
+        self._own: T | None = None
+        self._ready: dict[str, tuple[bytes, T]] = {}
 
     def subject(self, topic: str) -> str:
         """Where the schema of a topic's values is registered."""
@@ -88,36 +95,60 @@ class SchemaSerializer:
 
     def warm_up(self, topic: str) -> int:
         """Do now what the first value of a topic would: register or look up the schema. Blocks; answers the schema's id."""
-        schema_id: int = wire.HEADER.unpack_from(self._header(topic))[1]
+        schema_id: int = wire.HEADER.unpack_from(self._writing(topic)[0])[1]
         return schema_id
 
-    def _header(self, topic: str) -> bytes:
-        """What goes before each value of a topic."""
-        header = self._headers.get(topic)
-        if header is None:
-            header = self._headers[topic] = self._make_header(self._locate(self.subject(topic)))
-        return header
+    def _writing(self, topic: str) -> tuple[bytes, T]:
+        """What goes before each value of a topic, and what the values are written with."""
+        ready = self._ready.get(topic)
+        if ready is None:
+            try:
+                schema_id, made = self._locate(self.subject(topic))
+            except LoadingWouldBlock as needed:
+                # All of it in one go: what is loaded piece by piece may be out of date by the next look (latest_ttl_s).
+                needed.load = partial(self.warm_up, topic)
+                raise
+            ready = self._ready[topic] = wire.header(schema_id), made
+        return ready
 
-    def _locate(self, subject: str) -> int:
+    def _locate(self, subject: str) -> tuple[int, T]:
+        """The id of the schema that a subject's values are written with, and what was made of it."""
         if self._use_latest:
             latest = self.registry.latest(subject)
-            self._follow(latest.schema)
-            return latest.schema_id
+            schema_id, schema = latest.schema_id, latest.schema
+            if schema.schema_type != self.schema_type:
+                raise ValueError(
+                    f"the newest version of {subject} (id {schema_id}) is {schema.schema_type}, expected {self.schema_type}: use the "
+                    "serializer of that format"
+                )
+            if self.schema_format is not None:
+                schema = self.registry.schema(schema_id, format=self.schema_format)
+            try:
+                return schema_id, self._prepare(schema)
+            except UNUSABLE as error:
+                told = str(error) or type(error).__name__
+                raise ValueError(f"the newest version of {subject} (id {schema_id}) is of no use: {told}") from error
         schema = self._schema()
         if self._auto_register:
-            return self.registry.register(subject, schema, normalize=self._normalize)
-        return self.registry.lookup(subject, schema, normalize=self._normalize).schema_id
+            schema_id = self.registry.register(subject, schema, normalize=self._normalize)
+        else:
+            schema_id = self.registry.lookup(subject, schema, normalize=self._normalize).schema_id
+        if self._own is None:
+            self._own = self._prepare_own(schema)
+        return schema_id, self._own
 
     def _schema(self) -> Schema:
         """The schema to register; formats whose schemas build on others register those first."""
         assert self._given is not None
         return self._given
 
-    def _follow(self, schema: Schema) -> None:
-        """Write with a schema that the registry gave."""
+    def _prepare(self, schema: Schema) -> T:
+        """What values are written with by a schema of the registry. Raises ValueError for one that is of no use."""
+        raise NotImplementedError
 
-    def _make_header(self, schema_id: int) -> bytes:
-        return wire.header(schema_id)
+    def _prepare_own(self, schema: Schema) -> T:
+        """The same of the schema that was given."""
+        return self._prepare(schema)
 
 
 class SchemaDeserializer(Generic[T]):
@@ -144,6 +175,10 @@ class SchemaDeserializer(Generic[T]):
     def warm_up(self, schema_id: int) -> None:
         """Do now what the first value with this schema would. Blocks."""
         self._writer(schema_id)
+        self._prepare_reader()
+
+    def _prepare_reader(self) -> None:
+        """Load what the reader's own schema builds on, where there is one."""
 
     def _writer(self, schema_id: int) -> T:
         """What `_prepare` made of the schema of an id. Raises DeserializationError where it can make nothing of it."""
@@ -161,7 +196,7 @@ class SchemaDeserializer(Generic[T]):
                 known = self._known[schema_id] = self._prepare(schema)
             except DeserializationError as error:
                 raise self._refuse(schema_id, error) from error.__cause__
-            except (ValueError, TypeError, LookupError, RecursionError) as error:  # as the formats' libraries say it
+            except UNUSABLE as error:
                 told = f"schema {schema_id} is of no use: {str(error) or type(error).__name__}"
                 raise self._refuse(schema_id, DeserializationError(told)) from error
         return known
