@@ -435,11 +435,11 @@ class SchemaRegistryTimeout(SchemaRegistryError, TimeoutError):
 class LoadingWouldBlock(FastqError):
     """A serializer or deserializer needs something from elsewhere, and the thread that asks runs an event loop.
 
-    `load()` gets it, in another thread; after that the same call succeeds.
+    `load()` gets it, in another thread; after that the same call succeeds. A notebook runs an event loop in the thread of its cells.
     """
 
     load: Callable[[], object] | None = None
-    cure = "Call `load()` in a thread (`asyncio.to_thread`) and try again, or warm_up() before the loop."
+    cure = "Use an asyncio client, or the blocking one in a thread (`asyncio.to_thread`); or call `load()` in one and try again."
     default_message = "what this needs has not been loaded, and loading it would block the event loop"
 
 

@@ -62,7 +62,7 @@ class Hooks:
         self.skipped = 0
         self._recurring = Recurring()  # records that cannot be read, by topic, and what interceptors fail with
         self.missing: LoadingWouldBlock | None = None
-        self.not_loaded: FastqError | None = None
+        self.not_loaded: Exception | None = None
         deserializes = self._key is not None or self._value is not None
         self.deserialize: Transform | None = self._deserialize if deserializes else None
         self.transform: Transform | None = self._each if self.interceptors else self.deserialize
@@ -161,7 +161,7 @@ class Hooks:
 
         try:
             await asyncio.to_thread(missing.load)
-        except FastqError as error:
+        except Exception as error:  # of a registry, or whatever a deserializer of the program's own loads from
             self.not_loaded = error
 
     def between(self, advance: F) -> F:

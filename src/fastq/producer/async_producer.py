@@ -27,7 +27,7 @@ from fastq._native.accumulator import CLOSED, FORKED, NOT_STARTED, SYNC, Accumul
 from fastq._native.producer_batch import Batch
 from fastq._native.producer_core import AsyncProducerCore
 from fastq._native.send_many import ManyDelivery
-from fastq.errors import TransactionAborted, WrongEventLoop
+from fastq.errors import LoadingWouldBlock, TransactionAborted, WrongEventLoop
 from fastq.interceptors import ProducerRecord
 from fastq.net.aio import AsyncDriver, running_loop
 from fastq.net.core import ClientCore
@@ -318,6 +318,21 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
     def _places_wanted(self, topic: str | None = None) -> Callable[[], int]:
         waiting = self._places.all() if topic is None else self._places.of(topic)
         return lambda: sum(not entry.settled for entry in waiting)
+
+    def _is_loading(self, topic: str | None) -> bool:
+        return self._places.is_loading(topic)
+
+    def _begin_load(self, missing: LoadingWouldBlock) -> asyncio.Future[object]:
+        assert self._loop is not None and missing.load is not None
+        loading: asyncio.Future[object] = self._loop.run_in_executor(None, missing.load)
+
+        def on_loaded(loading: asyncio.Future[object]) -> None:
+            if not loading.cancelled():
+                loading.exception()  # looked at, also where nobody waits for it any more
+            self._wake_waiters()
+
+        loading.add_done_callback(on_loaded)
+        return loading
 
     def _unheard(self) -> int:
         transactions = self._parts.transactions

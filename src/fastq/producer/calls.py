@@ -29,16 +29,19 @@ from fastq._native.accumulator import (
 from fastq._native.arrow_source import is_arrow
 from fastq._native.producer_batch import TopicState
 from fastq._native.send_many import ManyDelivery, SendMany
-from fastq.errors import ClientClosed, WaitTimeout
+from fastq.errors import ClientClosed, LoadingWouldBlock, WaitTimeout
 from fastq.interceptors import ProducerRecord
 from fastq.metrics import ProducerMetrics
 from fastq.producer import lifetime
 from fastq.producer.config import ProducerConfig
+from fastq.producer.failures import not_loaded
 from fastq.producer.transaction_states import State
 from fastq.timeouts import check_timeout
 from fastq.values import NamedTuple
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from fastq._native.producer_core import DeliveryBase
     from fastq.producer.base import Parts
     from fastq.producer.transactions import Transactions
@@ -74,7 +77,10 @@ class Conversion:
 
     def __init__(self, parts: Parts, topic: str, check: Callable[[], None]) -> None:
         self._parts, self._topic, self._check = parts, topic, check
-        self._record: ProducerRecord | None = None  # intercepted, while its topic is not known yet
+        self._record: ProducerRecord | None = (
+            None  # intercepted, while its topic is not known yet, or a serializer loads
+        )
+        self.missing: LoadingWouldBlock | None = None  # what has to be loaded before the row comes again
 
     def __call__(self, value: Any, key: Any, headers: Any, partition: int | None, timestamp_ms: int | None) -> Any:
         parts, record = self._parts, self._record
@@ -89,7 +95,13 @@ class Conversion:
             if state is None:
                 self._record = record
                 return record.topic
-            prepared = parts.prepare(record, state)
+            try:
+                prepared = parts.prepare(record, state)
+            except LoadingWouldBlock as missing:
+                if missing.load is None:
+                    raise
+                self._record, self.missing = record, missing
+                return record.topic
             self._check()
             return (state, *prepared[1:], record if watched else None)
         except Exception as error:
@@ -102,7 +114,7 @@ class Conversion:
         delivery.add_done_callback(partial(self._parts.acknowledge, record))
 
     def give_up(self, error: BaseException) -> None:
-        """The call ends: so does the record that waits for its topic."""
+        """The call ends: so does the record that waits for its topic, or its serializer."""
         record, self._record = self._record, None
         if record is not None:
             self._parts.refused(record, error)
@@ -216,6 +228,23 @@ class ProducerCalls:
 
     # -- records --------------------------------------------------------------------------------------------------
 
+    def _begin_load(self, missing: LoadingWouldBlock) -> Future[object]:
+        """Have a serializer get what it needs, in a thread. Raises `missing` where the call would block a loop to wait for that."""
+        raise missing
+
+    def _loaded(self, missing: LoadingWouldBlock, topic: str, check: Callable[[], None]) -> Calls[None]:
+        """Wait until a serializer has what it needs, however long that takes: max_block_ms is of what is ours."""
+        loading = self._begin_load(missing)
+
+        def over() -> bool:
+            check()
+            return loading.done()
+
+        yield Wait(over, None)
+        error = loading.exception()
+        if error is not None:
+            raise not_loaded(error, topic) if isinstance(error, Exception) else error
+
     def _room_for(self, topic: TopicState, wanted_bytes: int, deadline: float | None) -> Calls[float]:
         """Wait for room; answers the deadline, which counts for all the waiting of one call."""
         now, accumulator, transaction = time.monotonic(), self.accumulator, self._parts.transaction
@@ -240,9 +269,11 @@ class ProducerCalls:
         parts, accumulator = self._parts, self.accumulator
         parts.check_usable()
         transaction, end = parts.transaction, time.monotonic() + self._max_block_s
-        before = self._places_wanted(None if parts.config.interceptors else topic)
-        if before() and not (yield Wait(lambda: not before(), self._max_block_s)):
-            raise parts.no_room(topic)
+        ordered_by = None if parts.config.interceptors else topic
+        before = self._places_wanted(ordered_by)
+        while before() and not (yield Wait(lambda: not before(), self._max_block_s)):
+            if not self._is_loading(ordered_by):
+                raise parts.no_room(topic)
         state = yield from self._known_topic(topic, transaction, max(end - time.monotonic(), 0.0))
         check = partial(parts.check_going_on, transaction)
         check()
@@ -259,7 +290,11 @@ class ProducerCalls:
                 if call.needs_room:
                     deadline = yield from self._room_for(state, accumulator.wanted_bytes, deadline)
                 elif call.needs_topic is not None:
-                    yield from self._known_topic(call.needs_topic, transaction)
+                    if conversion is not None and conversion.missing is not None:
+                        missing, conversion.missing = conversion.missing, None
+                        yield from self._loaded(missing, call.needs_topic, check)
+                    else:
+                        yield from self._known_topic(call.needs_topic, transaction)
                 elif call.needs_partition is not None:
                     yield from self._known_partition(call.row_topic, call.needs_partition, transaction)
                 else:
@@ -289,6 +324,10 @@ class ProducerCalls:
     def _places_wanted(self, topic: str | None = None) -> Callable[[], int]:
         """How many of the sends that wait for their place now, of one topic or all, still do."""
         return lambda: 0
+
+    def _is_loading(self, topic: str | None) -> bool:
+        """Whether the first of them waits for its serializer."""
+        return False
 
     def _unheard(self) -> int:
         """How many of those that wait in an open transaction nobody awaits."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from fastq.errors import FastqError, UndeliveredRecords
+from fastq.errors import FastqError, SerializationError, UndeliveredRecords
 
 logger = logging.getLogger("fastq.producer")
 
@@ -86,3 +86,10 @@ class Failures:
             self.total,
             "was" if self.total == 1 else "were",
         )
+
+
+def not_loaded(error: BaseException, topic: str) -> SerializationError:
+    """The error of a record for whose serializer something was loaded in a thread, which failed with `error`."""
+    failed = SerializationError(f"the serializer failed to load what it needs: {error}", topic=topic)
+    failed.__cause__ = error
+    return failed

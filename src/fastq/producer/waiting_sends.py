@@ -3,7 +3,8 @@
 Rules
 - A send that cannot append at the call takes its place here, and so does every later one for its topic, whatever it would need.
 - A record goes in when what is before it is in, and what it waits for is there: metadata, room, its serializer's schema, or only a turn
-  of the loop, which once per full batch others are given. Whether it is awaited makes no difference to that.
+  of the loop, which once per full batch others are given. Whether it is awaited makes no difference to that. What a serializer takes to
+  load is not of max_block_ms, as in Kafka's own client.
 - Of an awaited send, the task that awaits it appends, in its own step: so one that is cancelled before has not sent. Cancelling it, or the
   last of several, gives the place up; so does a task of its own that is cancelled before its first step, unless the record is in by
   then: that one ends with the delivery.
@@ -31,11 +32,11 @@ from fastq.errors import (
     ClientClosed,
     FastqError,
     LoadingWouldBlock,
-    SerializationError,
     TransactionAborted,
 )
 from fastq.interceptors import ProducerRecord
 from fastq.producer.base import Parts, Prepared
+from fastq.producer.failures import not_loaded
 
 WOKEN_TOGETHER = 64
 """Tasks that are woken in one turn when the first of a topic may go on."""
@@ -66,8 +67,8 @@ class WaitingSend:
     """
 
     __slots__ = (
-        "_steps", "asked", "awaited", "began", "deadline", "delivery", "error", "gave_way", "number", "places",
-        "prepared", "record", "transaction", "waiters", "worth_a_try",
+        "_steps", "asked", "awaited", "began", "deadline", "delivery", "error", "gave_way", "loading", "number",
+        "places", "prepared", "record", "transaction", "waiters", "worth_a_try",
     )  # fmt: skip
 
     def __init__(self, places: WaitingSends, record: ProducerRecord, number: int, deadline: float) -> None:
@@ -78,6 +79,7 @@ class WaitingSend:
         self.error: BaseException | None = None
         self.began = places.producer._parts.core.metadata_updater.requests  # for metadata before it
         self.awaited = self.gave_way = False
+        self.loading = False  # its serializer, in a thread
         self.asked: int | None = None  # requests for metadata before its partition was asked for
         self.worth_a_try: Callable[[], bool] = _now
         self.waiters: list[asyncio.Future[None]] = []  # of the tasks that await it
@@ -169,6 +171,10 @@ class WaitingSends:
         """Those that wait now."""
         return [entry for queue in self._queues.values() for entry in queue]
 
+    def is_loading(self, topic: str | None) -> bool:
+        """Whether the first of a topic (None: of any) waits for its serializer."""
+        return any(queue[0].loading for name, queue in self._queues.items() if topic is None or name == topic)
+
     def of(self, topic: str) -> list[WaitingSend]:
         """Those of a topic."""
         return list(self._queues.get(topic, ()))
@@ -254,16 +260,18 @@ class WaitingSends:
 
     def _load(self, entry: WaitingSend, load: Callable[[], object]) -> None:
         """Have a serializer get what it needs, a schema's id, in a thread."""
+        topic, began = entry.record.topic, time.monotonic()
         loaded = asyncio.get_running_loop().run_in_executor(None, load)
-        entry.worth_a_try = loaded.done
+        entry.worth_a_try, entry.loading = loaded.done, True
 
         def on_loaded(loaded: asyncio.Future[object]) -> None:
+            entry.loading = False
+            took_s = time.monotonic() - began
+            for one in self._queues.get(topic, ()):
+                one.deadline += took_s
             error = None if loaded.cancelled() else loaded.exception()
             if error is not None and not entry.settled:
-                if isinstance(error, FastqError):
-                    missing = f"the serializer failed to load what it needs: {error}"
-                    error = SerializationError(missing, topic=entry.record.topic)
-                self._refuse(entry, error)
+                self._refuse(entry, not_loaded(error, topic) if isinstance(error, Exception) else error)
             self.pump()
 
         loaded.add_done_callback(on_loaded)
@@ -334,7 +342,7 @@ class WaitingSends:
             return
         if delivery is not None:
             self._accepted(entry, delivery)
-        elif time.monotonic() >= entry.deadline:
+        elif not entry.loading and time.monotonic() >= entry.deadline:
             self._refuse(entry, self._timed_out(entry))
 
     def advance_awaited(self, entry: WaitingSend) -> None:
@@ -390,7 +398,7 @@ class WaitingSends:
                 return
             entry = min(heads, key=_number)
             ready = self._ready(entry)
-            if not ready and now < entry.deadline:
+            if not ready and (entry.loading or now < entry.deadline):
                 blocked.add(entry.record.topic)
             elif not ready:
                 self._refuse(entry, self._timed_out(entry))
@@ -406,8 +414,9 @@ class WaitingSends:
                     blocked.add(entry.record.topic)
 
     def _set_timer(self) -> None:
-        if self._queues and self._timer is None:
-            at = min(queue[0].deadline for queue in self._queues.values())
+        deadlines = [queue[0].deadline for queue in self._queues.values() if not queue[0].loading]
+        if deadlines and self._timer is None:
+            at = min(deadlines)
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(at - time.monotonic(), 0.001), self._on_timer)
 

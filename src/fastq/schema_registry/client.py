@@ -509,8 +509,9 @@ def _refuse_in_event_loop(url: str, load: Callable[[], object]) -> None:
         return
     error = LoadingWouldBlock(
         f"a request to the schema registry {url} would block the event loop",
-        hint="Use serialize_async or deserialize_async, or warm up in a thread first: "
-        "await asyncio.to_thread(serializer.warm_up, topic)",
+        hint="Use AsyncProducer or AsyncConsumer, which load in a thread; or run what uses a blocking client, as in a notebook, in one: "
+        "await asyncio.to_thread(function); or warm up there first: await asyncio.to_thread(serializer.warm_up, topic). Without a client: "
+        "await serialize_async or deserialize_async",
     )
     error.load = load
     raise error

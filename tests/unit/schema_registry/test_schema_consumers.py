@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from fastq import AsyncConsumer, Consumer, Producer
+from fastq import AsyncConsumer, AsyncConsumerPool, Consumer, Producer
 from fastq.errors import DeserializationError, LoadingWouldBlock, SchemaRegistryError
 from fastq.schema_registry import AvroDeserializer, AvroSerializer, Schema, SchemaRegistryClient, record_name
 
@@ -116,6 +116,60 @@ def test_a_registry_that_fails_an_asyncio_consumer(server, client, shared_broker
             assert values == [VALUES[0], VALUES[1], VALUES[3]]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_what_a_deserializer_of_ones_own_cannot_load_is_an_error_of_its_record(shared_broker, new_topic_name, on_error):
+    """The consumer came no further: each call loaded again, and raised what that did."""
+    topic, loads = new_topic_name(), []
+
+    class Loading:
+        def deserialize(self, topic, headers, data):
+            if data == b"b":
+                error = LoadingWouldBlock()
+                error.load = self.load
+                raise error
+            return data
+
+        def load(self):
+            loads.append(threading.current_thread())
+            raise OSError("no file there")
+
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        producer.send_many(topic, [b"a", b"b", b"c"]).result(20)
+
+    async def main():
+        async with reading(shared_broker, topic, Loading(), on_deserialization_error=on_error) as consumer:
+            found = await consumer.poll(timeout=20)
+            if on_error == "raise":
+                with pytest.raises(DeserializationError, match="no file there") as caught:
+                    await consumer.poll(timeout=20)
+                assert (caught.value.offset, caught.value.retriable) == (1, True)
+            while len(found) < 2:
+                found += await consumer.poll(timeout=20)
+            assert [record.value for record in found] == [b"a", b"c"]
+
+    asyncio.run(main())
+    assert threading.current_thread() not in loads and len(loads) == 1
+
+
+def test_a_pool_loads_schemas_in_a_thread(server, client, shared_broker, new_topic_name):
+    topic, found = new_topic_name(), []
+    write_two_schemas(shared_broker, client, topic)
+
+    async def handle(record):
+        found.append(record.value)
+        if len(found) == len(VALUES):
+            consumer.stop()
+
+    async def main():
+        async with consumer:
+            await asyncio.wait_for(AsyncConsumerPool(consumer, handle, workers=1).run(), 40)
+
+    deserializer = AvroDeserializer(SchemaRegistryClient(server.url))
+    consumer = reading(shared_broker, topic, deserializer, group_id=topic, enable_auto_commit=False)
+    asyncio.run(main())
+    assert found == VALUES
 
 
 def test_a_blocking_consumer_in_an_event_loop_keeps_its_place(server, client, shared_broker, new_topic_name):

@@ -481,16 +481,23 @@ def test_through_both_producers(server, client, shared_broker, new_topic_name):
             value_serializer=ProtobufSerializer(fresh, Order, subject_name_strategy=record_name),
         ) as producer:
             await (await producer.send(topic, an_order()))
+        writer = AvroSerializer(SchemaRegistryClient(server.url), AVRO)
+        async with AsyncProducer(
+            bootstrap_servers=shared_broker.bootstrap_servers, value_serializer=writer
+        ) as producer:
+            await (await producer.send_many(topic, [VALUE, VALUE]))
         broken = AvroSerializer(SchemaRegistryClient("http://127.0.0.1:1", retries=0), AVRO)
         async with AsyncProducer(
             bootstrap_servers=shared_broker.bootstrap_servers, value_serializer=broken
         ) as producer:
             with pytest.raises(SerializationError, match="cannot be reached"):
                 await producer.send(topic, VALUE)
+            with pytest.raises(SerializationError, match="cannot be reached"):
+                await producer.send_many(topic, [VALUE])
 
     asyncio.run(main())
-    first, second = stored_values(shared_broker, topic)
-    assert AvroDeserializer(client).deserialize(topic, (), first) == VALUE
+    first, second, *many = stored_values(shared_broker, topic)
+    assert [AvroDeserializer(client).deserialize(topic, (), data) for data in (first, *many)] == [VALUE] * 3
     assert ProtobufDeserializer(client, Order).deserialize(topic, (), second) == an_order()
 
 
