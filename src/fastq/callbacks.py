@@ -59,6 +59,27 @@ def check_plain_methods(thing: Any, names: tuple[str, ...], hint: str) -> None:
             raise ValueError(f"plain functions, which {name_of(method)}, {_called(kind)}, is not: {hint}")
 
 
+def check_takes(function: Any, arguments: str, method: str | None = None) -> None:
+    """Raises ValueError for a function, or the `method` of an object, that cannot be called with `arguments`, "topic, value", by place: it
+    would fail for each record. What does not say what it takes, as some that are written in C, passes."""
+    import inspect
+
+    taken = repr(function)
+    if callable(function):
+        try:
+            signature = inspect.signature(function, follow_wrapped=False)
+        except (ValueError, TypeError):
+            return
+        try:
+            signature.bind(*arguments.split(", "))
+            return
+        except TypeError:
+            bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+            taken = f"{name_of(function)}{signature.replace(parameters=bare, return_annotation=signature.empty)}"
+    subject = "a function that" if method is None else f"an object whose {method}"
+    raise ValueError(f"{subject} can be called with ({arguments}), which {taken} cannot")
+
+
 def is_unfinished(result: Any) -> bool:
     """Whether what a plain function has answered is still to be run or waited for: a coroutine, a future, a generator, a delivery."""
     return isinstance(result, _UNFINISHED) or callable(getattr(result, "add_done_callback", None))

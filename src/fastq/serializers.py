@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from fastq.callbacks import check_plain_methods
+from fastq.callbacks import check_plain_methods, check_takes
 from fastq.errors import LoadingWouldBlock, SerializationError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def find_serializer(value: Any) -> Serializer | None:
 
 def find_named(value: Any, by_name: Mapping[str, Any], java: Mapping[str, str], kind: type, method: str) -> Any:
     """What a configuration means by `value`, for serializers and deserializers alike; see find_serializer. `kind` is the protocol
-    of the objects that have `method`."""
+    of the objects that have `method`, whose last argument is that of a function."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -140,6 +140,11 @@ def find_named(value: Any, by_name: Mapping[str, Any], java: Mapping[str, str], 
         value = value()
     if isinstance(value, kind) or callable(value):
         check_plain_methods(value, ("serialize", "deserialize"), "what has to wait loads it beforehand")
+        name, _, arguments = method.removesuffix(")").partition("(")
+        if isinstance(value, kind):
+            check_takes(getattr(value, name), arguments, name)
+        else:
+            check_takes(value, arguments.rpartition(" ")[2])
         return value
     raise ValueError(f"one of {', '.join(by_name)}, a callable, or an object with {method}")
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
+import operator
+import pickle
+import struct
+import zlib
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -144,3 +150,69 @@ def test_a_delivery_callback_that_is_a_coroutine_function_is_told_of_once(caplog
         parts.run_callbacks_of(Batch())  # type: ignore[arg-type]
     (line,) = caplog.messages
     assert "the delivery callback later answered a coroutine" in line
+
+
+class Takes:
+    """Methods by the names that clients call, each with an argument more or less than they are given."""
+
+    def serialize(self, topic: str, headers: Any, value: Any) -> Any: ...
+
+    def deserialize(self, topic: str, data: bytes) -> Any: ...
+
+    def partition(self, key: Any) -> Any: ...
+
+    def on_consume(self) -> None: ...
+
+    def on_send(self, record: Any) -> Any: ...
+
+    def on_acknowledgement(self, metadata: Any) -> None: ...
+
+
+class Called(Takes):
+    """With methods that are wrapped, and take what they are given all the same."""
+
+    def adapted(function: Callable[..., Any]) -> Any:  # type: ignore[misc]
+        return functools.wraps(function)(lambda self, *given: function(self, given[-1]))
+
+    @adapted
+    def serialize(self, value: Any) -> Any:
+        return value
+
+    @adapted
+    def deserialize(self, data: Any) -> Any:
+        return data
+
+
+@pytest.mark.parametrize(
+    ("config", "setting", "given", "words"),
+    [
+        (ConsumerConfig, "value_deserializer", Takes(), r"\(topic, headers, data\), which Takes.deserialize\(topic, data\)"),
+        (ConsumerConfig, "key_deserializer", Takes, r"whose deserialize can be called with \(topic, headers, data\)"),
+        (ConsumerConfig, "key_deserializer", lambda data, context: data, r"called with \(data\), which .*\(data, context\)"),
+        (ConsumerConfig, "interceptors", Takes(), r"on_consume can be called with \(records\), which Takes.on_consume\(\)"),
+        (ProducerConfig, "value_serializer", Takes(), r"\(topic, value\), which Takes.serialize\(topic, headers, value\)"),
+        (ProducerConfig, "key_serializer", lambda: b"", r"a function that can be called with \(value\), which .*\(\) cannot"),
+        (ProducerConfig, "partitioner", Takes(), r"value_bytes, partitions, available\), which Takes.partition\(key\)"),
+        (ProducerConfig, "partitioner", lambda key: 0, r"\(key_bytes, partitions, available\), which .*\(key\)"),
+        (ProducerConfig, "interceptors", Takes(), r"\(metadata, error\), which Takes.on_acknowledgement\(metadata\)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_take_what_it_is_given_is_refused_at_the_beginning(
+    config: Any, setting: str, given: Any, words: str
+) -> None:
+    """It was accepted, and then failed for each record."""
+    with pytest.raises(ConfigError, match=words) as caught:
+        config(bootstrap_servers=NOWHERE, **{setting: given})
+    assert setting in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        json.loads, pickle.dumps, bytes.hex, struct.Struct(">q").unpack, operator.itemgetter(0), mock.Mock(), print, zlib.compress,
+        functools.partial(int.from_bytes, byteorder="big"), Called(), lambda *given: given, lambda data, other=1: data,
+    ],
+)  # fmt: skip
+def test_what_says_nothing_of_its_arguments_or_can_take_them_passes(function: Any) -> None:
+    ConsumerConfig(bootstrap_servers=NOWHERE, value_deserializer=function)
+    ProducerConfig(bootstrap_servers=NOWHERE, value_serializer=function)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-from fastq.callbacks import check_object, check_plain_methods
+from fastq.callbacks import check_object, check_plain_methods, check_takes
 from fastq.config import ClientConfig
 from fastq.consumer.deserializers import find_deserializer
 from fastq.errors import ConfigError
@@ -32,7 +32,7 @@ def duration_ms(text: str) -> int:
     return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
-_DESERIALIZERS = "a name, a function, or an object with deserialize(topic, data)"
+_DESERIALIZERS = "a name, a function, or an object with deserialize(topic, headers, data)"
 _TOPICS = "topics are given by themselves: Consumer('a', 'b', group_id='g')"
 _RESETS = "'earliest', 'latest', 'none' or 'by_duration:' with an ISO 8601 duration"
 
@@ -57,6 +57,7 @@ def _check_interceptors(value: Any) -> tuple[Any, ...]:
     for item in found:
         check_object(item)
         check_plain_methods(item, ("on_consume", "on_idle", "close"), "interceptors are called, not awaited")
+        check_takes(item.on_consume, "records", "on_consume")
     return found
 
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from math import ceil
 from typing import Any, ClassVar
 
-from fastq.callbacks import check_object, check_plain_methods
+from fastq.callbacks import check_object, check_plain_methods, check_takes
 from fastq.compression import LEVELS, Codec, codec_by_name
 from fastq.config import ClientConfig
 from fastq.errors import ConfigError
@@ -62,6 +62,10 @@ def _check_partitioner(value: Any) -> Any:
     if methodless or (not callable(value) and not callable(getattr(value, "partition", None))):
         raise ValueError(f"an object with partition(...), a function, the dotted name of one, or {_NAMES}")
     check_plain_methods(value, ("partition",), "it answers a partition at once")
+    if callable(value):
+        check_takes(value, "key_bytes, partitions, available")
+    else:
+        check_takes(value.partition, "topic, key, key_bytes, value, value_bytes, partitions, available", "partition")
     return value
 
 
@@ -75,6 +79,10 @@ def _check_interceptors(value: Any) -> tuple[Any, ...]:
         )
         if not all(callable(getattr(item, name, None)) for name in ("on_send", "on_acknowledgement")):
             raise ValueError("objects with on_send(record) and on_acknowledgement(metadata, error)")
+        check_takes(item.on_send, "record", "on_send")
+        check_takes(item.on_acknowledgement, "metadata, error", "on_acknowledgement")
+        if getattr(item, "on_delivery", None) is not None:
+            check_takes(item.on_delivery, "record, metadata, error", "on_delivery")
     return found
 
 
