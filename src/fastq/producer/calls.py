@@ -77,9 +77,7 @@ class Conversion:
 
     def __init__(self, parts: Parts, topic: str, check: Callable[[], None]) -> None:
         self._parts, self._topic, self._check = parts, topic, check
-        self._record: ProducerRecord | None = (
-            None  # intercepted, while its topic is not known yet, or a serializer loads
-        )
+        self._record: ProducerRecord | None = None  # intercepted, while it waits for its topic or a serializer
         self.missing: LoadingWouldBlock | None = None  # what has to be loaded before the row comes again
 
     def __call__(self, value: Any, key: Any, headers: Any, partition: int | None, timestamp_ms: int | None) -> Any:
@@ -101,7 +99,7 @@ class Conversion:
                 if missing.load is None:
                     raise
                 self._record, self.missing = record, missing
-                return record.topic
+                return record.topic  # as above: the row comes again
             self._check()
             return (state, *prepared[1:], record if watched else None)
         except Exception as error:
