@@ -257,8 +257,9 @@ cdef class SendMany:
     """One call of send_many on its way.
 
     `convert` is None, or what stands between a row and its bytes: `convert(value, key, headers, partition, timestamp)` answers
-    (TopicState, value, key, headers, partition, timestamp, record), or the name of a topic that has to become known first;
-    where `record` is not None, `convert.appended(record, delivery)` or `convert.refused(record, error)` says what became of it.
+    (TopicState, value, key, headers, partition, timestamp, record), or the name of a topic that has to become known, or
+    for which a serializer has to load something, before the row comes again; where `record` is not None,
+    `convert.appended(record, delivery)` or `convert.refused(record, error)` says what became of it.
     Invariant: while `has_raw`, the current row is read and not yet converted; while `has_row`, it is not yet appended. Thread
     rule: one thread.
     """
@@ -369,7 +370,7 @@ cdef class SendMany:
             self.convert.refused(record, error)
 
     cdef int run_convert(self) except -1:
-        """Make bytes of the row; 0 when its topic has to become known first."""
+        """Make bytes of the row; 0 when something has to be known or loaded for its topic first."""
         self.has_raw = True
         converted = self.convert(self.value_, self.key_, self.headers_, self.partition_, self.timestamp_)
         if isinstance(converted, str):
