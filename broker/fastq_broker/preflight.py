@@ -84,10 +84,9 @@ class Machine(NamedTuple):
 
 
 def look(config: BrokerConfig, descriptors: int) -> Machine:
-    """The machine as it is now; `descriptors` is how many files may be open."""
-    return Machine(
-        descriptors, _memory_bytes(), time.time(), tuple(_place(path) for path in config.log_dirs), _missing()
-    )
+    """The machine as it is now; `descriptors` is how many files may be open. Its places are the directories of logs and of the metadata."""
+    directories = dict.fromkeys((*config.log_dirs, config.metadata_log_dir))
+    return Machine(descriptors, _memory_bytes(), time.time(), tuple(map(_place, directories)), _missing())
 
 
 def _missing() -> tuple[str, ...]:

@@ -185,6 +185,23 @@ def test_the_image_is_what_the_broker_and_the_compose_files_take_it_for() -> Non
     assert set(map(int, of_image["EXPOSE"].split())) == ports
 
 
+def test_podman_is_told_of_the_format_that_has_health_checks() -> None:
+    """Its own, OCI, has none: `podman build` warns, and leaves it out."""
+    files = [
+        *(ROOT / "ops").iterdir(),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / name for name in ("README.md", "DESIGN.md", "CONTRIBUTING.md")),
+    ]
+    commands = [
+        command
+        for file in files
+        for command in re.findall(r"podman build [^\n`]*(?:Containerfile|`)", file.read_text())
+    ]
+    assert len(commands) > 1 and [each for each in commands if "--format docker" not in each] == []
+    for name in ("compose.yml", "compose-cluster.yml"):
+        assert "BUILDAH_FORMAT=docker" in (ROOT / "ops" / name).read_text()
+
+
 def services(name: str) -> dict[str, dict[str, Any]]:
     """Of a compose file, in the form that ours have: each service's ports, volumes and variables."""
     found = {}

@@ -52,6 +52,18 @@ def test_a_directory_to_be_made_is_looked_at_where_it_will_be(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"], "nothing was made"
 
 
+def test_the_directory_of_the_metadata_is_looked_at_too_and_each_one_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    settings = {"log.dirs": f"{tmp_path}/data", "metadata.log.dir": f"{tmp_path}/file/metadata"}
+    found = preflight.look(BrokerConfig.from_mapping(settings), 1_024)
+    assert [place.path for place in found.places] == [f"{tmp_path}/data", f"{tmp_path}/file/metadata"]
+    (problem,) = preflight.problems(found)
+    assert problem == f"{tmp_path}/file/metadata: {tmp_path}/file is no directory"
+    for given in ({"log.dirs": f"{tmp_path}/a,{tmp_path}/b"}, settings | {"metadata.log.dir": f"{tmp_path}/data"}):
+        config = BrokerConfig.from_mapping(given)
+        assert [place.path for place in preflight.look(config, 1_024).places] == config.log_dirs
+
+
 def test_what_only_looks_like_a_place_for_logs(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "gone" / "far")
     config = BrokerConfig.from_mapping({"log.dirs": f"{tmp_path}/link,/proc/logs"})
@@ -109,6 +121,7 @@ def test_the_command_tells_where_a_setting_comes_from(tmp_path: Path) -> None:
         (["--set", "num.partitions=none"], 2, "num.partitions"),
         (["--nodes", "3"], 2, "--check-config does not go with --nodes"),
         (["--data-dir", "/dev/null/data"], 1, "/dev/null is no directory"),
+        (["--set", "metadata.log.dir=/dev/null/metadata"], 1, "/dev/null/metadata: /dev/null is no directory"),
     ],
 )
 def test_what_would_not_start_has_its_code(arguments: list[str], code: int, said: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import configparser
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -304,3 +305,23 @@ def test_the_unit_starts_what_there_is(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
         hardened = [analyze, "security", "--offline=yes", "--threshold=20", str(copy)]
         assert subprocess.run(hardened, capture_output=True, timeout=60).returncode == 0, "exposure above 2.0 of 10"
+
+
+def test_the_unit_says_how_passwords_are_kept_and_who_looks_at_the_file() -> None:
+    header = UNIT.read_text().partition("[Unit]")[0]
+    commands = [shlex.split(line[1:], comments=True) for line in header.splitlines() if re.match("#   [a-z]", line)]
+    programs = [words[0] for words in commands]
+    (copy,) = [words for words in commands if words[-1] == "/etc/fastq/server.properties" and words[0] == "install"]
+    options = dict(zip(copy[2:8:2], copy[3:8:2], strict=True))
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.read(UNIT)
+    user, group, files = (unit["Service"][key] for key in ("User", "Group", "LimitNOFILE"))
+    assert options == {"-m": "0640", "-o": "root", "-g": group}
+    added = commands[programs.index("useradd")]
+    assert "--user-group" in added and added[-1] == user == group and commands.index(added) < commands.index(copy)
+    # What root may do, and a shell's limit, is not what holds for the service.
+    (check,) = [words for words in commands if "--check-config" in words]
+    assert check[:6] == ["prlimit", f"--nofile={files}", "runuser", "-u", user, "--"]
+    assert _parser().parse_args(check[7:]).config == "/etc/fastq/server.properties"
+    (made,) = [words for words in commands if words[:2] == ["install", "-d"]]
+    assert made[-1] == unit["Service"]["WorkingDirectory"] and commands.index(made) < commands.index(check)
