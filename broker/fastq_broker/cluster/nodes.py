@@ -17,17 +17,20 @@ Rules
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastq.errors import ConfigError, FastqError
 from fastq.protocol.uuid import random_uuid, uuid_to_str
+from fastq.values import NamedTuple
 from fastq_broker.cluster import lone_node
 from fastq_broker.cluster.supervisor import (
     CONTROLLERS_MAX,
@@ -89,7 +92,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     mine = DirectoryLocks()
     try:
-        check_ports(plans)
+        check_ports(plans, metrics)
         if lone_node.is_there(root):
             lone_node.move(root)
             logger.info(
@@ -102,6 +105,9 @@ def run(parsed: argparse.Namespace) -> int:
         mine.take(str(root), LOCK)  # two that begin at once have seen no port taken, and no node's lock
         check_locks(configs)
         prepare(root, configs)
+    except PortsMeet as error:
+        complain(error)
+        return EXIT_BAD_CONFIG
     except (FastqError, OSError) as error:
         complain(error)
         return EXIT_UNCLEAN
@@ -241,19 +247,91 @@ def _command(parsed: argparse.Namespace, settings: Mapping[str, ConfigValue], me
     return [*command, "--metrics-listen", metrics, "--metrics-lag", str(parsed.metrics_lag)]
 
 
-def check_ports(plans: Sequence[NodePlan]) -> None:
-    """ConfigError where a port is taken: nodes would be started again and again."""
-    places = [(each.name, each.host, each.port) for each in plans]
-    places += [(each.name, LOOPBACK, each.controller_port) for each in plans if each.controller_port is not None]
-    for name, host, port in places:
+class _Place(NamedTuple):
+    """What a node opens at an address, and the option that says which ports those are."""
+
+    node: str
+    does: str
+    option: str
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def check_ports(plans: Sequence[NodePlan], metrics: Mapping[int, str]) -> None:
+    """Look whether all ports are free, those of metrics (`metrics`: addresses by node) too, but those that are to be picked: nodes would be
+    started again and again. ConfigError where one is taken, PortsMeet where two of the nodes' own are one."""
+    places = [_Place(each.name, "listen", "--listen", each.host, each.port) for each in plans]
+    controllers = [(each.name, each.controller_port) for each in plans]
+    places += [_Place(name, "listen", "--listen", LOOPBACK, port) for name, port in controllers if port is not None]
+    if metrics:
+        from fastq_broker.metrics_http import parse_address
+
+        served = [
+            _Place(each.name, "serve metrics", "--metrics-listen", *parse_address(metrics[each.node_id]))
+            for each in plans
+        ]
+        places += [place for place in served if place.port]
+    with ExitStack() as held:  # all at once, by which two that are one are seen
+        for at, place in enumerate(places):
+            try:
+                _listen(place, held)
+            except OSError as error:
+                held.close()
+                raise _cannot_have(place, places, at, error) from error
+
+
+def _cannot_have(place: _Place, places: Sequence[_Place], at: int, error: OSError) -> ConfigError:
+    """Why the place with that index cannot be had; none of the others is held."""
+    other = next((each for each in places[:at] if each.port == place.port), None)
+    if other is not None and _is_free(place):
+        first, count = places[0].port, sum(each.option == other.option for each in places)
+        beyond = place._replace(port=first + count)
+        return PortsMeet(
+            f"{place.option}: {place.node} would serve metrics on {place.address}, where {other.node} listens ({other.address}): the nodes "
+            f"listen on the {count} ports from {first} on, take one beyond them, as in {place.option} {beyond.address}"
+        )
+    count = sum(each.option == place.option for each in places)
+    return ConfigError(
+        f"{place.node} cannot {place.does} on {place.address}: {error.strerror}; {place.option} takes the first of {count} ports that are "
+        "free"
+    )
+
+
+class PortsMeet(ConfigError):
+    """Arguments by which two of the nodes' own would open one port: nothing but other arguments mends that."""
+
+
+def _listen(place: _Place, held: ExitStack) -> None:
+    """Listen on all addresses of a place's name, as a node does, until `held` is closed. OSError."""
+    try:
+        found = socket.getaddrinfo(place.host or None, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError as error:  # no name of a host
+        raise OSError(errno.EINVAL, str(error)) from error
+    missing: OSError | None = None
+    count = 0
+    for family, _, _, _, address in dict.fromkeys(found):
         try:
-            found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, _, _, _, address = found[0]
-            socket.create_server(address[:2], family=family).close()
+            held.enter_context(socket.create_server(address, family=family))
+            count += 1
         except OSError as error:
-            raise ConfigError(
-                f"{name} cannot listen on {host}:{port}: {error.strerror}; --listen takes the first of {len(places)} ports that are free"
-            ) from error
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                raise
+            missing = error  # no IPv6 here, say: another address of the name may do
+    if missing is not None and not count:
+        raise missing
+
+
+def _is_free(place: _Place) -> bool:
+    try:
+        with ExitStack() as held:
+            _listen(place, held)
+    except OSError:
+        return False
+    return True
 
 
 # -- their directories

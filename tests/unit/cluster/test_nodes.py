@@ -19,6 +19,7 @@ from fastq_broker.cluster.supervisor import NodePlan, SupervisorConfig, marked, 
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller.storage import METADATA_DIRECTORY, MetaProperties
 from fastq_broker.log.directories import DirectoryLocks
+from nodes import free_ports
 
 from fastq.errors import ConfigError
 
@@ -101,10 +102,67 @@ def test_a_port_that_is_taken_is_named_before_anything_is_made(
     assert not (tmp_path / "data").exists()
 
 
+def test_a_port_of_metrics_that_is_taken_is_named_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that cannot have it ends with a code that another start may mend: it would be started again for ever."""
+    monkeypatch.setattr(nodes, "run_nodes", lambda *_, **__: pytest.fail("nodes are started"))
+    first = free_ports(7)
+    with socket.create_server(("127.0.0.1", first + 5)):
+        where = ["--data-dir", str(tmp_path / "data"), "--listen", f"127.0.0.1:{first}"]
+        given = arguments("--nodes", "2", *where, "--metrics-listen", f"127.0.0.1:{first + 4}")
+        assert nodes.run(given) == 1
+    said = capsys.readouterr().err
+    assert f"node-2 cannot serve metrics on 127.0.0.1:{first + 5}: Address already in use" in said
+    assert said.endswith("--metrics-listen takes the first of 2 ports that are free\n") and said.count("\n") == 1
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "at", "owner"), [("127.0.0.1", 1, "node-2"), ("localhost", 3, "node-1"), ("", 5, "node-3")]
+)
+def test_metrics_at_ports_of_the_nodes_are_refused(
+    host: str, at: int, owner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "run_nodes", lambda *_, **__: pytest.fail("nodes are started"))
+    first = free_ports(9)
+    where = ["--data-dir", str(tmp_path / "data"), "--listen", f"127.0.0.1:{first}"]
+    assert nodes.run(arguments("--nodes", "3", *where, "--metrics-listen", f"{host}:{first + at}")) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        f"fastq-broker: --metrics-listen: node-1 would serve metrics on {host}:{first + at}, where {owner} listens "
+        f"(127.0.0.1:{first + at}): the nodes listen on the 6 ports from {first} on, take one beyond them, as in "
+        f"--metrics-listen {host}:{first + 6}\n"
+    )
+    assert not (tmp_path / "data").exists()
+
+
+def test_all_addresses_of_a_name_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a node listens on all of them."""
+    first = free_ports(4)
+    plans, _ = nodes.plan(arguments("--nodes", "2", "--listen", f"two.example:{first}"))
+    both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("127.0.0.2", "127.0.0.3")]
+
+    def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        found = both if host == "two.example" else both[:1]
+        return [(*each[:4], (each[4][0], port)) for each in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    nodes.check_ports(plans, {})
+    with socket.create_server(("127.0.0.3", first + 1)), pytest.raises(ConfigError, match="node-2 cannot listen"):
+        nodes.check_ports(plans, {})
+
+
+def test_what_is_no_name_of_a_host_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--nodes", "2", "--data-dir", str(tmp_path / "data"), "--listen", f"127.0.0.1:{free_ports(4)}"]
+    assert nodes.run(arguments(*given, "--metrics-listen", "a..b:9644")) == 1
+    assert "node-1 cannot serve metrics on a..b:9644: " in capsys.readouterr().err
+
+
 def test_a_directory_in_use_is_named_before_anything_is_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodes, "check_ports", lambda plans: None)
+    monkeypatch.setattr(nodes, "check_ports", lambda *_: None)
     monkeypatch.setattr(nodes, "run_nodes", lambda *_, **__: pytest.fail("nodes are started"))
     held = DirectoryLocks()
     held.take(str(tmp_path / "node-2"))
@@ -168,7 +226,7 @@ def test_two_that_begin_at_once_are_not_both_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one finds ports and nodes' directories free, as the first one has not started its nodes yet."""
-    monkeypatch.setattr(nodes, "check_ports", lambda plans: None)
+    monkeypatch.setattr(nodes, "check_ports", lambda *_: None)
     given = arguments("--nodes", "3", "--data-dir", str(tmp_path))
     codes: list[int] = []
 
@@ -198,7 +256,7 @@ def test_each_node_is_started_with_what_all_share_and_what_is_its_own(
 
     expected = mark
     monkeypatch.setattr(nodes, "run_nodes", run_nodes)
-    monkeypatch.setattr(nodes, "check_ports", list)
+    monkeypatch.setattr(nodes, "check_ports", lambda *_: None)
     given = ["--log-format", form, "--log-level", "debug", "--insecure-ignore", "acls", "--set", "num.partitions=7"]
     where = ["--nodes", "2", "--data-dir", str(tmp_path), "--listen", "[::1]:9000", "--metrics-listen", "[::1]:9100"]
     assert nodes.run(arguments(*given, *where)) == 0
