@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .complaints import Parser, complain, escaped, whole_number
+from .exit_codes import FAILED, INTERRUPTED, OK, READER_GONE, WRONG_USAGE
 from .signals import hold_signals
 
 if TYPE_CHECKING:
@@ -36,13 +37,6 @@ if TYPE_CHECKING:
     from .config import BrokerConfig
     from .config_keys import ConfigValue
     from .metrics_http import MetricsServer
-
-EXIT_OK = 0
-EXIT_CANNOT_START = 1
-EXIT_UNCLEAN = 1
-EXIT_BAD_CONFIG = 2
-EXIT_INTERRUPTED = 130
-EXIT_READER_GONE = 141
 
 logger = logging.getLogger("fastq_broker")
 
@@ -79,13 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except BrokenPipeError:  # the reader of a command's output has what it wanted
         _leave_stdout()
-        return EXIT_READER_GONE
+        return READER_GONE
     except KeyboardInterrupt:  # before a broker, or several, take signals: nothing has begun
-        return EXIT_INTERRUPTED
+        return INTERRUPTED
     except OSError as error:  # what is printed cannot be written: all else is caught where it is done
         _leave_stdout()
         complain(error.strerror or error)
-        return EXIT_CANNOT_START
+        return FAILED
 
 
 def _leave_stdout() -> None:
@@ -100,7 +94,7 @@ def _run(arguments: Sequence[str], started: float) -> int:
             "a broker needs a POSIX system, Linux or macOS, and this is none (os.pread is missing): on Windows run it in "
             "WSL or in a container; the clients run as they are"
         )
-        return EXIT_CANNOT_START
+        return FAILED
     if arguments[:1] == ["repair"]:
         from .repair import main as repair
 
@@ -125,12 +119,12 @@ def _run(arguments: Sequence[str], started: float) -> int:
             f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}; a broker takes options only"
         )
         complain(f"{arguments[0]!r} is no command: {known}")
-        return EXIT_BAD_CONFIG
+        return WRONG_USAGE
     parsed = _parser().parse_args(arguments)
     _configure_logging(parsed.log_format, parsed.log_level)
     if parsed.nodes > 1 and parsed.check_config:
         complain("--check-config does not go with --nodes: it looks at the configuration of one")
-        return EXIT_BAD_CONFIG
+        return WRONG_USAGE
     if parsed.nodes > 1:
         from .cluster.nodes import run
 
@@ -148,7 +142,7 @@ def _run(arguments: Sequence[str], started: float) -> int:
             parse_address(parsed.metrics_listen)
     except (FastqError, ValueError) as error:
         complain(error)
-        return EXIT_BAD_CONFIG
+        return WRONG_USAGE
     if parsed.check_config:
         from .config import read_file
         from .preflight import check
@@ -159,7 +153,7 @@ def _run(arguments: Sequence[str], started: float) -> int:
         for first in ("node-1", "node-1.moving"):  # it is, or is becoming, the first of several (cluster/lone_node.py)
             if os.path.exists(os.path.join(path, first, "meta.properties")):
                 complain(f"{path} holds the nodes of a cluster: give --nodes, or another --data-dir")
-                return EXIT_CANNOT_START
+                return FAILED
     try:
         loop = _new_loop()
     except OSError as error:
@@ -178,7 +172,7 @@ def _run(arguments: Sequence[str], started: float) -> int:
 
 def _cannot_start(error: OSError) -> int:
     complain(f"cannot start: {error}; raise the limit of open files or processes (ulimit)")
-    return EXIT_CANNOT_START
+    return FAILED
 
 
 async def _serve(
@@ -236,12 +230,12 @@ async def _serve(
     except StartStopped as stopped:
         manager.close()
         logger.warning("%s", stopped)
-        return EXIT_UNCLEAN
+        return FAILED
     except (StartFailed, FastqError) as error:
         manager.close()
         complain(error)
         await broker.close()  # that of the metrics may be what could not be started
-        return EXIT_CANNOT_START
+        return FAILED
     if parsed.control_fd is not None:
         _take_control(broker, parsed.control_fd)
     if metrics is not None:
@@ -262,7 +256,7 @@ async def _serve(
     if metrics is not None:
         metrics.close()
     logger.info("stopped" if clean else "stopped, but not cleanly: the next start recovers")
-    return EXIT_OK if clean and not halted else EXIT_UNCLEAN
+    return OK if clean and not halted else FAILED
 
 
 def _take_signals(

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-WRONG_USAGE = 2
+from .exit_codes import WRONG_USAGE
+
 LINE_CHARACTERS_MAX = 2000
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")

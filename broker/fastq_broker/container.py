@@ -25,6 +25,7 @@ from pathlib import Path
 from fastq.errors import ConfigError
 
 from .complaints import Parser, complain
+from .exit_codes import WRONG_USAGE
 
 PREFIX = "KAFKA_"
 FOR_A_JVM = re.compile(
@@ -33,7 +34,6 @@ FOR_A_JVM = re.compile(
 OF_KUBERNETES = re.compile(
     r"KAFKA_([A-Z0-9_]*_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP)[A-Z_]*)?)"
 )
-EXIT_BAD_CONFIG = 2
 HOST_PORT, CONTAINER_PORT, CONTROLLER_PORT = 9092, 19092, 19093
 BOTH_ROLES = "broker,controller"
 
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None)
     unknown = unknown_variables(settings)
     if unknown:
         complain(unknown, "container")
-        return EXIT_BAD_CONFIG
+        return WRONG_USAGE
     if passed:
         complain(
             f"{', '.join(passed)}: passed over, as Kubernetes sets such for a service named kafka; give the service another "
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None)
     other = cluster_id and not is_new and _other_cluster(directories, cluster_id)
     if other:
         complain(other, "container")
-        return EXIT_BAD_CONFIG
+        return WRONG_USAGE
     if cluster_id and is_new:
         code = run(format_arguments(settings, cluster_id))
         if code:

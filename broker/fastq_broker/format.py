@@ -21,14 +21,11 @@ from fastq.protocol.uuid import random_uuid, uuid_to_str
 from .complaints import Parser, complain
 from .config import BrokerConfig, parse_assignments, read_file
 from .config_keys import is_count
+from .exit_codes import FAILED, OK, WRONG_USAGE
 
 if TYPE_CHECKING:
     from .controller.formatting import Plan
     from .raft.voters import VoterSet
-
-EXIT_OK = 0
-EXIT_NOT_FORMATTED = 1
-EXIT_BAD_ARGUMENTS = 2
 
 _CLUSTER_ID = re.compile(r"[!-\[\]-~]([ -\[\]-~]*[!-\[\]-~])?")
 """What meta.properties holds as it is written."""
@@ -45,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     parsed = _parser().parse_args(arguments)
     if parsed.command == "random-uuid":
         print(uuid_to_str(random_uuid()))
-        return EXIT_OK
+        return OK
     try:
         given = {} if parsed.config is None else read_file(Path(parsed.config))
         if parsed.data_dir is not None:
@@ -59,12 +56,12 @@ def main(arguments: Sequence[str]) -> int:
         plan = _plan(config, parsed)
     except (ConfigError, ValueError) as error:
         complain(error, parsed.command)
-        return EXIT_BAD_ARGUMENTS
+        return WRONG_USAGE
     try:
         return _format(plan, ignore_formatted=parsed.ignore_formatted)
     except (ConfigError, OSError) as error:
         complain(error, "format")
-        return EXIT_NOT_FORMATTED
+        return FAILED
 
 
 def _directories(config: BrokerConfig) -> list[Path]:
@@ -155,7 +152,7 @@ def _format(plan: Plan, *, ignore_formatted: bool) -> int:
     for kind, directory in written:
         level = plan.levels[METADATA_VERSION]
         print(f"Formatting {kind} {directory} with {METADATA_VERSION} {name_of(level)}.")
-    return EXIT_OK
+    return OK
 
 
 def _info(config: BrokerConfig) -> int:
@@ -192,7 +189,7 @@ def _info(config: BrokerConfig) -> int:
         )
     if problems:
         _list("Found problem", ("", "s"), problems)
-    return EXIT_NOT_FORMATTED if problems else EXIT_OK
+    return FAILED if problems else OK
 
 
 def _list(what: str, endings: tuple[str, str], items: Sequence[object]) -> None:

@@ -23,6 +23,7 @@ from .config_keys import ConfigKey, ConfigType, Status
 from .config_mirror import told_settings
 from .config_table import BROKER_KEYS, TARGETS
 from .descriptors import plan_descriptors, raise_limit
+from .exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
     from .config import BrokerConfig
@@ -260,7 +261,7 @@ def check(config: BrokerConfig, origins: Mapping[str, str]) -> int:
     found = problems(machine)
     for problem in found:
         complain(problem)
-    return 1 if found else 0
+    return FAILED if found else OK
 
 
 def _text(value: object) -> str:

@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .complaints import Parser, complain
+from .exit_codes import FAILED, OK, WRONG_USAGE
 
 if TYPE_CHECKING:
     from .config import BrokerConfig
     from .config_keys import ConfigValue
     from .controller.repair import Plan
-
-EXIT_OK = 0
-EXIT_DAMAGED = 1
-EXIT_CANNOT_LOOK = 2
 
 _EPILOG = """example:
   fastq-broker repair --data-dir ./data             says what it would do
@@ -42,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         return _repair(config, execute=parsed.execute)
     except (FastqError, ValueError, OSError) as error:
         complain(error, "repair")
-        return EXIT_CANNOT_LOOK
+        return WRONG_USAGE
 
 
 def _repair(config: BrokerConfig, *, execute: bool) -> int:
@@ -63,17 +60,17 @@ def _repair(config: BrokerConfig, *, execute: bool) -> int:
         plan = directory.plan_repair(clean_shutdown_epoch(roots))
         if plan is None:
             print(f"{directory.path}: nothing that a repair is needed for")
-            return EXIT_OK
+            return OK
         _print(plan)
         if not execute:
             print("nothing was changed; the same command with --execute does it")
-            return EXIT_DAMAGED
+            return FAILED
         copy = repair(plan)
         for root in roots:  # the next start recovers every log, as after a crash
             (root / CLEAN_SHUTDOWN).unlink(missing_ok=True)
             sync_directory(root)
         print(f"done; what was there is in {copy}")
-        return EXIT_OK
+        return OK
     finally:
         logs.release_locks()
 

@@ -24,13 +24,11 @@ from fastq.values import NamedTuple
 from . import processes
 from .complaints import Parser, complain, whole_number
 from .controller.storage import CLEAN_SHUTDOWN, META_PROPERTIES, MetaProperties
+from .exit_codes import FAILED, OK, WRONG_USAGE
 
 if TYPE_CHECKING:
     from .processes import Process
 
-EXIT_OK = 0
-EXIT_NOT_RUNNING = 1
-EXIT_BAD_ARGUMENTS = 2
 TIMEOUT_S = 330.0
 """Longer than a broker tries to hand over what it leads."""
 
@@ -67,12 +65,12 @@ def main(arguments: Sequence[str]) -> int:
         return _status(nodes, as_json=parsed.json) if parsed.command == "status" else _stop(nodes, parsed.timeout)
     except ConfigError as error:
         complain(error, parsed.command)
-        return EXIT_BAD_ARGUMENTS
+        return WRONG_USAGE
     except BrokenPipeError:
         raise  # its reader's business, as with every command
     except (FastqError, OSError) as error:
         complain(error, parsed.command)
-        return EXIT_NOT_RUNNING
+        return FAILED
 
 
 def _nodes(parsed: argparse.Namespace) -> list[Node]:
@@ -178,7 +176,7 @@ def _status(nodes: Sequence[Node], *, as_json: bool) -> int:
         print(_told(row))
     if not rows and not as_json:
         print("no node of this user runs")
-    return EXIT_OK if rows and all(row["running"] for row in rows) else EXIT_NOT_RUNNING
+    return OK if rows and all(row["running"] for row in rows) else FAILED
 
 
 def _told(row: dict[str, object]) -> str:
@@ -204,10 +202,10 @@ def _stop(nodes: Sequence[Node], timeout_s: float) -> int:
     running = [node for node in nodes if node.pid is not None]
     if not running:
         raise NotRunning(f"{nodes[0].name} in {', '.join(str(node.directory) for node in nodes)} does not run")
-    code, end = EXIT_OK, time.monotonic() + timeout_s
+    code, end = OK, time.monotonic() + timeout_s
     for pid, those in _targets(running, nodes).items():
         if not _stop_one(pid, those, end):
-            code = EXIT_NOT_RUNNING
+            code = FAILED
     return code
 
 

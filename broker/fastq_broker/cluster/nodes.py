@@ -34,8 +34,6 @@ from fastq.values import NamedTuple
 from fastq_broker.cluster import lone_node
 from fastq_broker.cluster.supervisor import (
     CONTROLLERS_MAX,
-    EXIT_BAD_CONFIG,
-    EXIT_UNCLEAN,
     NodePlan,
     SupervisorConfig,
     marked,
@@ -47,6 +45,7 @@ from fastq_broker.complaints import complain
 from fastq_broker.config import BrokerConfig, parse_assignments
 from fastq_broker.config_listeners import parse_listener
 from fastq_broker.controller.storage import META_PROPERTIES, METADATA_DIRECTORY, MetaProperties, QuorumState
+from fastq_broker.exit_codes import FAILED, OK, WRONG_USAGE
 from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.signals import hold_signals
 
@@ -86,7 +85,7 @@ def run(parsed: argparse.Namespace) -> int:
         metrics = _metrics(parsed.metrics_listen, plans)
     except (FastqError, ValueError) as error:
         complain(error)
-        return EXIT_BAD_CONFIG
+        return WRONG_USAGE
     root = _root(parsed)
     from fastq_broker.log.directories import DirectoryLocks
 
@@ -107,12 +106,12 @@ def run(parsed: argparse.Namespace) -> int:
         prepare(root, configs)
     except PortsMeet as error:
         complain(error)
-        return EXIT_BAD_CONFIG
+        return WRONG_USAGE
     except (FastqError, OSError) as error:
         complain(error)
-        return EXIT_UNCLEAN
+        return FAILED
     except KeyboardInterrupt:
-        return EXIT_UNCLEAN
+        return FAILED
     try:
         code = run_nodes(
             plans,
@@ -123,7 +122,7 @@ def run(parsed: argparse.Namespace) -> int:
         )
     finally:
         mine.release()
-    logger.info("all nodes have ended" if code == 0 else "all nodes have ended, but not cleanly")
+    logger.info("all nodes have ended" if code == OK else "all nodes have ended, but not cleanly")
     return code
 
 

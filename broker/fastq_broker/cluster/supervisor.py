@@ -36,14 +36,12 @@ from typing import BinaryIO, Protocol
 
 from fastq.values import NamedTuple, Value
 from fastq_broker import hang_ups
+from fastq_broker.exit_codes import FAILED, OK, WRONG_USAGE
 from fastq_broker.service_manager import ServiceManager
 from fastq_broker.turns import NEVER, Turns
 
 logger = logging.getLogger(__name__)
 
-EXIT_OK = 0
-EXIT_UNCLEAN = 1
-EXIT_BAD_CONFIG = 2
 NOT_STARTED = -1
 """The code of a process that could not be started."""
 PIECE_BYTES = 1 << 16
@@ -108,7 +106,7 @@ class SupervisorConfig(Value, kw_only=True):
     pause_max_s: float = 30.0
     steady_s: float = 60.0
     stop_timeout_s: float = 60.0
-    hopeless: frozenset[int] = frozenset({EXIT_BAD_CONFIG})
+    hopeless: frozenset[int] = frozenset({WRONG_USAGE})
 
 
 class Spawn(NamedTuple):
@@ -168,7 +166,7 @@ class Supervision:
         self._nodes = {plan.node_id: _Node(plan) for plan in self.plans}
         self._effects: list[Effect] = []
         self._stopping = self._at_once = self._no_mercy = self._told_ready = self._finished = False
-        self._code = EXIT_OK
+        self._code = OK
 
     def state_of(self, plan: NodePlan) -> NodeState:
         """What a node does."""
@@ -191,8 +189,8 @@ class Supervision:
             return
         if self._stopping:
             node.state = NodeState.ENDED
-            if code not in (EXIT_OK, -signal.SIGTERM):  # by the signal itself ends who has not begun to take signals
-                self._fail(EXIT_UNCLEAN)
+            if code not in (OK, -signal.SIGTERM):  # by the signal itself ends who has not begun to take signals
+                self._fail(FAILED)
                 logger.error("%s: %s", plan.name, _how(code))
             return
         if code in config.hopeless and not self._told_ready:
@@ -269,7 +267,7 @@ class Supervision:
             self._effects.append(Finished(self._code))
 
     def _fail(self, code: int) -> None:
-        if self._code == EXIT_OK:
+        if self._code == OK:
             self._code = code
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fastq_broker import complaints, container, repair
+from fastq_broker import container, exit_codes, repair
 from fastq_broker.__main__ import _parser
 
 
@@ -22,7 +22,7 @@ def test_an_option_that_is_none_names_the_nearest(
     with pytest.raises(SystemExit) as ended:
         _parser().parse_args(arguments)
     told = capsys.readouterr().err
-    assert ended.value.code == complaints.WRONG_USAGE
+    assert ended.value.code == exit_codes.WRONG_USAGE
     assert told.startswith(f"fastq-broker: {said}") and told.count("\n") == 1
 
 

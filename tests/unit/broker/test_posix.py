@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from fastq_broker.__main__ import EXIT_CANNOT_START, main
+from fastq_broker.__main__ import main
+from fastq_broker.exit_codes import FAILED
 
 
 @pytest.mark.parametrize("arguments", [[], ["--nodes", "3"], ["status"]])
@@ -13,7 +14,7 @@ def test_a_broker_says_what_it_needs(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delattr(os, "pread")
-    assert main(arguments) == EXIT_CANNOT_START
+    assert main(arguments) == FAILED
     said = capsys.readouterr()
     assert said.out == ""
     assert "POSIX" in said.err

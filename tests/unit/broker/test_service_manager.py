@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 from fastq_broker import service_manager
-from fastq_broker.__main__ import EXIT_BAD_CONFIG, _parser
+from fastq_broker.__main__ import _parser
 from fastq_broker.cluster.nodes import SHUTDOWN_S
+from fastq_broker.exit_codes import WRONG_USAGE
 from fastq_broker.service_manager import ServiceManager
 
 UNIT = Path(__file__).parents[3] / "ops" / "fastq-broker.service"
@@ -293,7 +294,7 @@ def test_the_unit_starts_what_there_is(tmp_path: Path) -> None:
     assert Path(program).name == "fastq-broker"
     parsed = _parser().parse_args(arguments)
     assert (parsed.config, parsed.log_format) == ("/etc/fastq/server.properties", "json")
-    assert (service["Type"], service["RestartPreventExitStatus"]) == ("notify", str(EXIT_BAD_CONFIG))
+    assert (service["Type"], service["RestartPreventExitStatus"]) == ("notify", str(WRONG_USAGE))
     # Where a relative log.dirs may be written.
     assert service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"
     assert float(service["TimeoutStartSec"]) > 2 * service_manager.ASK_S
