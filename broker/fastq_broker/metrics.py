@@ -6,6 +6,8 @@ Rules
 - Everything that is a state (logs, connections, groups) is read when it is asked for, in one turn of the loop. Logs that nobody has
   touched since the start are loaded before that, in turns of LOAD_TURN_S, so that no sum lacks them, and others are served meanwhile.
 - A broker with more than PARTITIONS_MAX partitions tells them by topic alone.
+- A group's lag is told by its coordinator, of partitions that it leads or follows in sync: of others it knows no end. A sum that would
+  leave some out is not told; how many they are, is.
 - Names end in their unit, counters in `_total`.
 """
 
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from fastq._native.fetch_path import PartitionData
 
     from .broker import Broker
-    from .groups.offsets import CommittedOffset
     from .output import Part
     from .replicas import Replica
     from .router import Header, Result, Route
@@ -492,13 +493,20 @@ class BrokerMetrics:
     def _groups(self, out: Exposition) -> None:
         states: dict[str, int] = {}
         lags: list[tuple[str, str, int, int]] = []
+        untold: Counter[tuple[str, str]] = Counter()
         groups = 0
         for shard in self._broker.groups.runtime.shards():
             for group_id, group in shard.groups.items():
                 states[group.state_name] = states.get(group.state_name, 0) + 1
                 groups += 1
-                if groups <= GROUPS_MAX:
-                    lags += self._lags(group_id, shard.committed(group_id))
+                if groups > GROUPS_MAX:
+                    continue
+                for (topic, partition), committed in sorted(shard.committed(group_id).items()):
+                    end = self._known_end(topic, partition)
+                    if end is None:
+                        untold[group_id, topic] += 1
+                    else:
+                        lags.append((group_id, topic, partition, max(0, end - committed.offset)))
         classic = sum(
             isinstance(group, ClassicGroup)
             for shard in self._broker.groups.runtime.shards()
@@ -512,9 +520,10 @@ class BrokerMetrics:
         )
         by_topic: dict[tuple[str, str], int] = {}
         for group_id, topic, _, lag in lags:
-            by_topic[group_id, topic] = by_topic.get((group_id, topic), 0) + lag
+            if (group_id, topic) not in untold:
+                by_topic[group_id, topic] = by_topic.get((group_id, topic), 0) + lag
         out.family("fastq_groups", "gauge", "Groups by state.", [({"state": s}, n) for s, n in sorted(states.items())])
-        meaning = "Records that a group has not committed yet, by topic."
+        meaning = "Records that a group has not committed yet, by topic; not told where its coordinator lacks a partition of them in sync."
         for name, *labels in (
             ("fastq_group_lag_records", "group", "topic"),
             ("kminion_kafka_consumer_group_topic_lag", "group_id", "topic_name"),
@@ -525,15 +534,25 @@ class BrokerMetrics:
         out.family(
             "kafka_consumergroup_lag",
             "gauge",
-            "Records that a group has not committed yet, by partition; of those that lag most, if they are many.",
+            "Records that a group has not committed yet, by partition that its coordinator has in sync; of those that lag most, if many.",
             [({"consumergroup": g, "topic": t, "partition": p}, lag) for g, t, p, lag in few],
         )
+        out.family(
+            "fastq_group_lag_untold_partitions",
+            "gauge",
+            "Partitions that a group has committed offsets of and whose lag is not told, as its coordinator does not have them in sync.",
+            [({"group": group, "topic": topic}, count) for (group, topic), count in sorted(untold.items())],
+        )
 
-    def _lags(
-        self, group_id: str, offsets: Mapping[tuple[str, int], CommittedOffset]
-    ) -> Iterator[tuple[str, str, int, int]]:
-        """The lag of a group by topic and partition, of those that are on this broker."""
-        for (topic, partition), committed in sorted(offsets.items()):
-            replica = self._broker.replicas.get(topic, partition)
-            if replica is not None and _can_be_read(replica):
-                yield group_id, topic, partition, max(0, replica.log.high_watermark - committed.offset)
+    def _known_end(self, topic: str, partition: int) -> int | None:
+        """The offset before which records of a partition can be read, as this broker knows it; None where it does not: the partition is on
+        others, its log cannot be read, or this replica is behind."""
+        broker = self._broker
+        replica = broker.replicas.get(topic, partition)
+        if replica is None or not _can_be_read(replica):
+            return None
+        if replica.leader_id != broker.node_id:
+            image = broker.controller.image.partition(topic, partition)
+            if image is None or broker.node_id not in image.isr:
+                return None
+        return replica.log.high_watermark

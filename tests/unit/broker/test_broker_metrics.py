@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from fastq_broker import metrics as metrics_module
 from fastq_broker import metrics_http, metrics_kafka
+from fastq_broker.groups.offsets import CommittedOffset
 from fastq_broker.listeners import ListenError
 from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.recovery_progress import RecoveryProgress
@@ -299,6 +300,42 @@ def test_logs_that_lack_records_are_told(tmp_path: Path) -> None:
         "fastq_partition_missing_offsets": {(("partition", "1"), ("topic", "t")): float(second.base_offset)},
     }
     again.close()
+
+
+def test_lag_is_told_of_partitions_that_are_in_sync_here(tmp_path: Path) -> None:
+    """A replica that is behind its leader knows no end: it would tell a lag of nothing. A sum that leaves some out is none."""
+    manager = LogManager([tmp_path], default_config=LogConfig(), clock=lambda: NOW_MS)
+    manager.start()
+    table = ReplicaTable(1)
+    isr = {("led", 0): (1, 2), ("followed", 0): (2, 1), ("behind", 0): (1, 2), ("behind", 1): (2, 3)}
+    for topic, partition in isr:
+        log = manager.create(topic, partition, TOPIC_ID)
+        log.append(build_batch([(NOW_MS, None, b"v")] * 5), leader_epoch=0, now_ms=NOW_MS)
+        log.high_watermark = 5
+        replica = Replica(log, topic, TOPIC_ID, partition)
+        replica.leader_id = isr[topic, partition][0]
+        table.add(replica)
+    image = SimpleNamespace(partition=lambda topic, partition: SimpleNamespace(isr=isr[topic, partition]))
+    committed = dict.fromkeys([*isr, ("elsewhere", 0)], CommittedOffset(2))
+    shard = SimpleNamespace(groups={"g": SimpleNamespace(state_name="Empty")}, committed=lambda group_id: committed)
+    broker: Any = SimpleNamespace(
+        node_id=1,
+        replicas=table,
+        controller=SimpleNamespace(image=image),
+        groups=SimpleNamespace(runtime=SimpleNamespace(shards=lambda: [shard])),
+    )
+    out = Exposition()
+    BrokerMetrics(broker, cast("Any", None))._groups(out)
+    found = parsed(out.text())
+    topics = {dict(labels)["topic"]: value for labels, value in found["fastq_group_lag_records"].items()}
+    assert topics == {"led": 3, "followed": 3}
+    kminion = {dict(each)["topic_name"]: lag for each, lag in found["kminion_kafka_consumer_group_topic_lag"].items()}
+    assert kminion == topics
+    partitions = {(dict(each)["topic"], dict(each)["partition"]) for each in found["kafka_consumergroup_lag"]}
+    assert partitions == {("led", "0"), ("followed", "0"), ("behind", "0")}
+    untold = {dict(each)["topic"]: count for each, count in found["fastq_group_lag_untold_partitions"].items()}
+    assert untold == {"behind": 1, "elsewhere": 1}
+    manager.close()
 
 
 def test_what_the_health_of_a_broker_is() -> None:
