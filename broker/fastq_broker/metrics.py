@@ -422,11 +422,11 @@ class BrokerMetrics:
         cleaner = broker.cleaner
         out.family("fastq_cleaner_rounds_total", "counter", "Rounds of log compaction.", cleaner.rounds_done)
         for name, meaning, value in (
-            ("bytes_read", "Bytes that compaction has read.", cleaner.bytes_read),
-            ("bytes_written", "Bytes that compaction has written.", cleaner.bytes_written),
-            ("seconds", "Time that rounds of compaction took.", cleaner.seconds),
+            ("fastq_cleaner_bytes_read_total", "Bytes that compaction has read.", cleaner.bytes_read),
+            ("fastq_cleaner_bytes_written_total", "Bytes that compaction has written.", cleaner.bytes_written),
+            ("fastq_cleaner_seconds_total", "Time that rounds of compaction took.", cleaner.seconds),
         ):
-            out.family(f"fastq_cleaner_{name}_total", "counter", meaning, value)
+            out.family(name, "counter", meaning, value)
         out.family("fastq_cleaner_busy", "gauge", "Whether a round of compaction is under way.", int(cleaner.busy))
         out.family(
             "fastq_cleaner_uncleanable_partitions",

@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from .replicas import Replica
 
 PRODUCE, FETCH = 0, 1
-MANAGER = "kafka_server_replicamanager_"
-CONTROLLER = "kafka_controller_kafkacontroller_"
-TOPICS = "kafka_server_brokertopicmetrics_"  # as in metrics_topics.py: the reference reads a module's own constants
-RAFT = "kafka_server_raftmetrics_"
 
 
 class _Led(NamedTuple):
@@ -132,17 +128,17 @@ def _space(out: Exposition, broker: Broker) -> None:
     """What the last look at the disks has found: a scrape waits for none."""
     looks = broker.space.looks.items()
     for name, meaning, attribute in (
-        ("free_bytes", "Free space of a log directory's file system.", "space.free_bytes"),
-        ("size_bytes", "Size of a log directory's file system.", "space.size_bytes"),
+        ("fastq_log_dir_free_bytes", "Free space of a log directory's file system.", "space.free_bytes"),
+        ("fastq_log_dir_size_bytes", "Size of a log directory's file system.", "space.size_bytes"),
         (
-            "space_level",
+            "fastq_log_dir_space_level",
             "0: there is room; 1: less than disk.warn.free.bytes; 2: less than disk.refuse.free.bytes, clients' records are refused.",
             "level",
         ),
-        ("ballast_bytes", "Of disk.ballast.bytes, what is there.", "ballast_bytes"),
+        ("fastq_log_dir_ballast_bytes", "Of disk.ballast.bytes, what is there.", "ballast_bytes"),
     ):
         out.family(
-            f"fastq_log_dir_{name}",
+            name,
             "gauge",
             meaning,
             [({"dir": path}, int(attrgetter(attribute)(look))) for path, look in looks],
@@ -177,22 +173,47 @@ def _replica_manager(out: Exposition, broker: Broker) -> None:
     led = _led(broker)
     offline = sum(replica.log.dir.offline is not None for replica in broker.replicas)
     for name, meaning, value in (
-        ("partitioncount", "Partitions on this broker.", len(broker.replicas)),
-        ("leadercount", "Partitions that this broker leads.", led.all),
-        ("underreplicatedpartitions", "Partitions led here with a replica out of sync.", led.under_replicated),
-        ("underminisrpartitioncount", "Partitions led here that refuse acks=all.", led.under_min_isr),
-        ("atminisrpartitioncount", "Partitions led here that refuse acks=all if one more is lost.", led.at_min_isr),
-        ("reassigningpartitions", "Partitions led here that move.", led.reassigning),
-        ("offlinereplicacount", "Replicas in log directories that failed.", offline),
+        ("kafka_server_replicamanager_partitioncount", "Partitions on this broker.", len(broker.replicas)),
+        ("kafka_server_replicamanager_leadercount", "Partitions that this broker leads.", led.all),
+        (
+            "kafka_server_replicamanager_underreplicatedpartitions",
+            "Partitions led here with a replica out of sync.",
+            led.under_replicated,
+        ),
+        (
+            "kafka_server_replicamanager_underminisrpartitioncount",
+            "Partitions led here that refuse acks=all.",
+            led.under_min_isr,
+        ),
+        (
+            "kafka_server_replicamanager_atminisrpartitioncount",
+            "Partitions led here that refuse acks=all if one more is lost.",
+            led.at_min_isr,
+        ),
+        ("kafka_server_replicamanager_reassigningpartitions", "Partitions led here that move.", led.reassigning),
+        ("kafka_server_replicamanager_offlinereplicacount", "Replicas in log directories that failed.", offline),
     ):
-        out.family(MANAGER + name, "gauge", meaning, value)
+        out.family(name, "gauge", meaning, value)
     replication = broker.replicas.replication
     if replication is not None:
-        out.family(f"{MANAGER}isrshrinks_total", "counter", "Replicas out of sync, by leader.", replication.shrunk)
-        out.family(f"{MANAGER}isrexpands_total", "counter", "Replicas back in sync, by leader.", replication.expanded)
+        out.family(
+            "kafka_server_replicamanager_isrshrinks_total",
+            "counter",
+            "Replicas out of sync, by leader.",
+            replication.shrunk,
+        )
+        out.family(
+            "kafka_server_replicamanager_isrexpands_total",
+            "counter",
+            "Replicas back in sync, by leader.",
+            replication.expanded,
+        )
         refused = replication.refused
         out.family(
-            f"{MANAGER}failedisrupdates_total", "counter", "Changes of ISRs that the controller refused.", refused
+            "kafka_server_replicamanager_failedisrupdates_total",
+            "counter",
+            "Changes of ISRs that the controller refused.",
+            refused,
         )
         lag = 0 if broker.cluster is None else broker.cluster.lag_max
         out.family("kafka_server_replicafetchermanager_maxlag", "gauge", "Records that a replica here lacks.", lag)
@@ -208,20 +229,38 @@ def _requests(out: Exposition, stats: Mapping[int, ApiStats], traffic: TopicTraf
     )
     errors = [(labels, sum(found.errors.values()) + sum(found.partition_errors.values())) for labels, found in requests]
     out.family("kafka_network_requestmetrics_errors_total", "counter", "Errors in answers.", errors)
-    for key, kind in ((PRODUCE, "produce"), (FETCH, "fetch")):
+    for key, kind, requests_name, failed_name in (
+        (
+            PRODUCE,
+            "produce",
+            "kafka_server_brokertopicmetrics_totalproducerequests_total",
+            "kafka_server_brokertopicmetrics_failedproducerequests_total",
+        ),
+        (
+            FETCH,
+            "fetch",
+            "kafka_server_brokertopicmetrics_totalfetchrequests_total",
+            "kafka_server_brokertopicmetrics_failedfetchrequests_total",
+        ),
+    ):
         found = stats.get(key)
         counts = (0, 0)
         if found is not None:
             counts = found.requests, sum(found.errors.values()) + sum(found.partition_errors.values())
-        out.family(f"{TOPICS}total{kind}requests_total", "counter", f"Requests to {kind}.", counts[0])
-        out.family(f"{TOPICS}failed{kind}requests_total", "counter", f"Partitions that failed to {kind}.", counts[1])
+        out.family(requests_name, "counter", f"Requests to {kind}.", counts[0])
+        out.family(failed_name, "counter", f"Partitions that failed to {kind}.", counts[1])
     produced, fetched = stats.get(PRODUCE), stats.get(FETCH)
     tell_topics(out, traffic, 0 if produced is None else produced.bytes_in, 0 if fetched is None else fetched.bytes_out)
 
 
 def _controller(out: Exposition, broker: Broker) -> None:
     active = broker.controller.is_active
-    out.family(f"{CONTROLLER}activecontrollercount", "gauge", "1 at the active controller; the sum is 1.", int(active))
+    out.family(
+        "kafka_controller_kafkacontroller_activecontrollercount",
+        "gauge",
+        "1 at the active controller; the sum is 1.",
+        int(active),
+    )
     unclean = 0 if broker.cluster is None else broker.cluster.unclean_elections
     out.family(
         "kafka_controller_controllerstats_uncleanleaderelections_total",
@@ -239,14 +278,18 @@ def _controller(out: Exposition, broker: Broker) -> None:
         elsewhere += sum(partition.leader != partition.replicas[0] for partition in topic.partitions)
     fenced = sum(one.fenced for one in image.brokers.values())
     for name, meaning, value in (
-        ("globaltopiccount", "Topics of the cluster.", len(image.topics_by_name)),
-        ("globalpartitioncount", "Partitions of the cluster.", partitions),
-        ("offlinepartitionscount", "Partitions without a leader.", offline),
-        ("preferredreplicaimbalancecount", "Partitions that another leads than their first replica.", elsewhere),
-        ("activebrokercount", "Brokers that serve.", len(image.brokers) - fenced),
-        ("fencedbrokercount", "Brokers that are registered and do not serve.", fenced),
+        ("kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster.", len(image.topics_by_name)),
+        ("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions of the cluster.", partitions),
+        ("kafka_controller_kafkacontroller_offlinepartitionscount", "Partitions without a leader.", offline),
+        (
+            "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
+            "Partitions that another leads than their first replica.",
+            elsewhere,
+        ),
+        ("kafka_controller_kafkacontroller_activebrokercount", "Brokers that serve.", len(image.brokers) - fenced),
+        ("kafka_controller_kafkacontroller_fencedbrokercount", "Brokers that are registered and do not serve.", fenced),
     ):
-        out.family(CONTROLLER + name, "gauge", meaning, value)
+        out.family(name, "gauge", meaning, value)
 
 
 def _raft(out: Exposition, broker: Broker) -> None:
@@ -254,21 +297,29 @@ def _raft(out: Exposition, broker: Broker) -> None:
         return
     quorum = broker.controller.quorum
     for name, meaning, value in (
-        ("current_leader", "The node that leads the metadata quorum; -1 while there is none.", quorum.leader_id),
-        ("current_epoch", "Epoch of the metadata quorum.", quorum.epoch),
-        ("high_watermark", "The metadata log up to where it is committed.", quorum.high_watermark),
+        (
+            "kafka_server_raftmetrics_current_leader",
+            "The node that leads the metadata quorum; -1 while there is none.",
+            quorum.leader_id,
+        ),
+        ("kafka_server_raftmetrics_current_epoch", "Epoch of the metadata quorum.", quorum.epoch),
+        (
+            "kafka_server_raftmetrics_high_watermark",
+            "The metadata log up to where it is committed.",
+            quorum.high_watermark,
+        ),
     ):
-        out.family(RAFT + name, "gauge", meaning, value)
+        out.family(name, "gauge", meaning, value)
     try:
         end: int | None = quorum.end_offset
     except KafkaError:  # a shortage has left the log half cut: the rest is told all the same
         end = None
     if end is not None:
-        out.family(f"{RAFT}log_end_offset", "gauge", "Where the metadata log of this node ends.", end)
+        out.family("kafka_server_raftmetrics_log_end_offset", "gauge", "Where the metadata log of this node ends.", end)
     mean_ms = quorum.commit_times.mean_ms()
     if mean_ms is not None:
         meaning = "Milliseconds until a change of the metadata that this node wrote was committed, the mean of the last minute."
-        out.family(f"{RAFT}commit_latency_avg", "gauge", meaning, mean_ms)
+        out.family("kafka_server_raftmetrics_commit_latency_avg", "gauge", meaning, mean_ms)
     leadership = quorum.driver.machine.leadership
     if leadership is not None and end is not None:
         lags = [

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 WINDOW_S = 60.0
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)  # as Kafka's histograms have them
-REQUESTS = "kafka_network_requestmetrics_"
 PRODUCE, FETCH = 0, 1
 
 
@@ -56,9 +55,21 @@ class Recent:
             self._looks.popleft()
         before = self._looks[0]
         for name, meaning, phase in (
-            ("totaltimems", "Milliseconds from a request's last byte to its answer, of the last minute.", "total"),
-            ("localtimems", "Milliseconds of it in the handler, of the last minute.", "local"),
-            ("remotetimems", "Milliseconds of it waiting for nodes, disks or records, of the last minute.", "remote"),
+            (
+                "kafka_network_requestmetrics_totaltimems",
+                "Milliseconds from a request's last byte to its answer, of the last minute.",
+                "total",
+            ),
+            (
+                "kafka_network_requestmetrics_localtimems",
+                "Milliseconds of it in the handler, of the last minute.",
+                "local",
+            ),
+            (
+                "kafka_network_requestmetrics_remotetimems",
+                "Milliseconds of it waiting for nodes, disks or records, of the last minute.",
+                "remote",
+            ),
         ):
             samples = [
                 ({"request": APIS[api].name, "quantile": quantile}, found_ms)
@@ -66,9 +77,9 @@ class Recent:
                 if each == phase
                 for quantile, found_ms in self._quantiles(counts, before.buckets.get((api, each), ()))
             ]
-            out.family(f"{REQUESTS}{name}", "gauge", meaning, samples)
+            out.family(name, "gauge", meaning, samples)
         answered = [({"request": APIS[api].name}, found.requests) for api, found in stats.items() if api in APIS]
-        out.family(f"{REQUESTS}totaltimems_count", "counter", "Requests answered.", answered)
+        out.family("kafka_network_requestmetrics_totaltimems_count", "counter", "Requests answered.", answered)
         elapsed_s = max(now.at_s - before.at_s, 1e-9)
         idle = min(max(1.0 - (now.busy_s - before.busy_s) / elapsed_s, 0.0), 1.0)
         for name, meaning in (

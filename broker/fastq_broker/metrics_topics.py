@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .metrics import Exposition
     from .replicas import Replica, ReplicaTable
 
-TOPICS = "kafka_server_brokertopicmetrics_"
 TOPICS_MAX: Final = 500
 REST: Final = "*"
 """No topic has this name."""
@@ -167,15 +166,30 @@ def tell_topics(out: Exposition, traffic: TopicTraffic, bytes_in: int, bytes_out
     """Kafka's families. `bytes_in` and `bytes_out` are those of requests and answers, which include what is no record."""
     total, topics = traffic.told()
     for name, meaning, all_of_it, attribute in (
-        ("messagesin", "Records of producers", total.records_in, "records_in"),
-        ("bytesin", "Bytes of producers", bytes_in, "bytes_in"),
-        ("bytesout", "Bytes to consumers", bytes_out, "bytes_out"),
-        ("bytesrejected", "Bytes of producers' batches that were too large", total.rejected, "rejected"),
-        ("replicationbytesin", "Bytes from leaders", total.replication_in, "replication_in"),
-        ("replicationbytesout", "Bytes to followers", total.replication_out, "replication_out"),
+        ("kafka_server_brokertopicmetrics_messagesin_total", "Records of producers", total.records_in, "records_in"),
+        ("kafka_server_brokertopicmetrics_bytesin_total", "Bytes of producers", bytes_in, "bytes_in"),
+        ("kafka_server_brokertopicmetrics_bytesout_total", "Bytes to consumers", bytes_out, "bytes_out"),
+        (
+            "kafka_server_brokertopicmetrics_bytesrejected_total",
+            "Bytes of producers' batches that were too large",
+            total.rejected,
+            "rejected",
+        ),
+        (
+            "kafka_server_brokertopicmetrics_replicationbytesin_total",
+            "Bytes from leaders",
+            total.replication_in,
+            "replication_in",
+        ),
+        (
+            "kafka_server_brokertopicmetrics_replicationbytesout_total",
+            "Bytes to followers",
+            total.replication_out,
+            "replication_out",
+        ),
     ):
         out.family(
-            f"{TOPICS}{name}_total",
+            name,
             "counter",
             f"{meaning}, by topic; without a topic: of all of them.",
             [({}, all_of_it), *[({"topic": topic}, getattr(each, attribute)) for topic, each in topics.items()]],

@@ -75,3 +75,12 @@ def test_a_method_has_an_entry_in_the_reference(cls: type) -> None:
 def test_the_keys_of_metrics_are_in_the_reference(cls: type) -> None:
     entry = PAGES.partition(f"\n## {cls.__name__}\n")[2].partition("\n## ")[0]
     assert [key for key in cls.__annotations__ if f"| `{key}` |" not in entry] == []
+
+
+def test_the_name_of_a_metric_of_the_broker_is_found_in_its_sources() -> None:
+    """Whole: who looks for where a dashboard's or an alert's figure comes from searches for that."""
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs" / "reference" / "metrics.md").read_text()
+    names = re.findall(r"^\| `(\w+)`", page.partition("## Of a broker\n")[2].partition("\n## ")[0], re.MULTILINE)
+    sources = "\n".join(path.read_text() for path in (root / "broker" / "fastq_broker").glob("metrics*.py"))
+    assert len(names) > 80 and [name for name in names if f'"{name}"' not in sources] == []
