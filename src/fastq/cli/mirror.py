@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fastq.metadata import TopicPartition
     from fastq.mirror import MirrorConfig
     from fastq.mirror.config import Side
+    from fastq.mirror.failover import FailedOver
 
 DEFAULT_CONFIG = "mirror.toml"
 SETUP = "socket_connection_setup_timeout_ms"
@@ -332,14 +333,32 @@ def run_fail_over(options: argparse.Namespace) -> int:
             f"{source} does not answer; of its last heartbeat that has arrived: {age}; what it took since then may be missing"
         )
         return 0
-    missing = {tp: count for tp, count in found.missing.items() if count}
-    for tp, count in sorted(missing.items()):
-        first = found.partitions[tp].next_offset if tp in found.partitions else "the first"
-        verb = "is" if count == 1 else "are"
-        print(f"{tp}: {counted(count, 'offset')} of {source} from {first} on {verb} not in {target}")
-    if not missing:
-        print(f"all that {source} has is in {target}")
+    _tell_what_is_missing(config, found, options)
     return 0
+
+
+def _tell_what_is_missing(config: MirrorConfig, found: FailedOver, options: argparse.Namespace) -> None:
+    """Each partition of which the target has not all, or of which that is not known, and what to do about it."""
+    source, target = config.source.alias, config.target.alias
+    missing = {tp: count for tp, count in sorted((found.missing or {}).items()) if count}
+    for tp, count in missing.items():
+        verb, reason = "is" if count == 1 else "are", found.reasons.get(tp)
+        why = f": {reason}" if reason else ""
+        print(f"{tp}: {counted(count, 'offset')} of {source} from {found.starts[tp]} on {verb} not in {target}{why}")
+    for tp, why in sorted(found.unknown.items()):
+        first = found.partitions[tp].next_offset if tp in found.partitions else "the first"
+        print(f"{tp}: what of {source} from {first} on is not in {target} is not known: {why}")
+    for tp in sorted(found.reasons.keys() - missing.keys()):  # nothing is lost with these
+        complain(f"{tp}: {found.reasons[tp]}; it is empty in {source}. Make it where it is needed")
+    if not missing and not found.unknown:
+        print(f"all that {source} has{' of what is mirrored' if found.refused else ''} is in {target}")
+    if missing:
+        tp = next(iter(missing))
+        command = f"fastq consume {tp.topic} --partition {tp.partition} --offset {found.starts[tp]}"
+        complain(f"what is not in {target} stays in {source}: read it from there, as with {command}")
+    if found.unknown:
+        command = f"fastq mirror fail-over --config {options.config}{' --reverse' if options.reverse else ''}"
+        complain(f"once {source} tells of these, {command} once more says what is missing; it may be done again")
 
 
 def run_fail_back(options: argparse.Namespace) -> int:

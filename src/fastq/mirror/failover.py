@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from fastq.admin import Admin
 from fastq.errors import ConfigError, FastqError, TransactionFenced
@@ -22,7 +23,8 @@ from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.keeper import commit_in_target, group_checkpoints, still_there
 from fastq.mirror.lane import ending_producer, opened_producer
-from fastq.mirror.names import HEARTBEATS, Names, state_topic
+from fastq.mirror.missing import missing_in_target
+from fastq.mirror.names import Names, state_topic
 from fastq.mirror.progress import Progress, Run, is_another
 from fastq.mirror.report import heartbeat_age_s
 from fastq.mirror.same import Epochs
@@ -49,14 +51,17 @@ logger = logging.getLogger("fastq.mirror")
 SOURCE_TIMEOUT_S = 5.0
 TRIES = 10
 PAUSE_S = 0.2
+NOTHING: Mapping[Any, Any] = {}
 
 
 class FailedOver(NamedTuple):
     """What a fail-over found and did.
 
-    `missing`: by partition of the source how many offsets were not copied, None where the source does not answer. `heartbeat_age_s`: how
+    `missing`: by partition of the source how many offsets the target has not, None where the source does not answer. `heartbeat_age_s`: how
     long before the fail-over the last heartbeat was sent that has arrived: what the source took since then may be missing. `groups`: how
-    many offsets were committed now, none without `sync_groups`. `seconds`: how long it took.
+    many offsets were committed now, none without `sync_groups`. `seconds`: how long it took. `starts`: the first of the offsets that are
+    missing; `reasons`: why they are, in words, as far as it is known. `unknown`: partitions of the source of which nobody can say what is
+    missing, and why; `refused`: topics of it that were not mirrored at all, and why.
     """
 
     partitions: Mapping[TopicPartition, Progress]
@@ -64,6 +69,10 @@ class FailedOver(NamedTuple):
     heartbeat_age_s: float | None
     groups: int
     seconds: float
+    starts: Mapping[TopicPartition, int] = NOTHING
+    reasons: Mapping[TopicPartition, str] = NOTHING
+    unknown: Mapping[TopicPartition, str] = NOTHING
+    refused: Mapping[str, str] = NOTHING
 
 
 def fail_over(config: MirrorConfig, ended: Callable[[float], None] = lambda _: None) -> FailedOver:
@@ -82,26 +91,25 @@ def fail_over(config: MirrorConfig, ended: Callable[[float], None] = lambda _: N
             for lane in range(lanes):
                 _end_lane(config, lane, survey.target)
         ended(time.monotonic() - begin)
-        progress = progress_of(
-            config, survey.target, read_state(config.target, state_topic(config.source.alias), range(lanes))
-        )
+        state = read_state(config.target, state_topic(config.source.alias), range(lanes))
+        progress = progress_of(config, survey.target, state)
         age_s = heartbeat_age_s(config)
         if age_s is not None:
             age_s = max(age_s - (time.monotonic() - begin), 0.0)
-        missing, groups = None, 0
+        missing, groups, alias = None, 0, config.source.alias
         try:
             survey.source.describe_cluster(timeout=SOURCE_TIMEOUT_S)
-            if config.options.sync_groups:
-                alive = still_there(survey.target, progress, Names.of(config))
-                done = commit_in_target(survey.target, group_checkpoints(survey.source, alive, config))
-                groups = sum(map(len, done.values()))
-            missing = _missing(config, progress, survey)
+            try:
+                groups = _commit_groups(config, progress, survey) if config.options.sync_groups else 0
+            except FastqError as error:  # what is missing may be told all the same
+                logger.warning("offsets of groups stay as they were last seen: %s", error)
+            missing = missing_in_target(config, survey, progress, state.epochs)
         except FastqError as error:
-            logger.warning(
-                "%s does not answer all that is asked, offsets of groups stay as they were last seen: %s",
-                config.source.alias, error,
-            )  # fmt: skip
-        return FailedOver(progress, missing, age_s, groups, time.monotonic() - begin)
+            logger.warning("%s does not answer all that is asked: %s", alias, error)
+        seconds = time.monotonic() - begin
+        if missing is None:
+            return FailedOver(progress, None, age_s, groups, seconds)
+        return FailedOver(progress, missing.counts, age_s, groups, seconds, *missing[1:])
     finally:
         survey.close()
 
@@ -120,7 +128,8 @@ def _end_lane(config: MirrorConfig, lane: int, target: Admin) -> None:
                     TopicPartition(names.in_target(tp.topic), tp.partition): of for tp, of in state.progress.items()
                 }
                 there = partitions_of(target, copied)  # some were deleted since, perhaps
-                with consumer_at(config.target) as consumer:
+                # Whatever transaction of somebody else's is open there: what was copied behind it lies before the end, too.
+                with consumer_at(config.target, isolation_level="read_uncommitted") as consumer:
                     found = offsets_of(consumer, there)
                 # Behind what is known to be there is nothing of ours, where the end itself is not told.
                 ends = {tp: found.ends[tp] if tp in found.ends else copied[tp].target_end for tp in there}
@@ -134,18 +143,11 @@ def _end_lane(config: MirrorConfig, lane: int, target: Admin) -> None:
             time.sleep(PAUSE_S)
 
 
-def _missing(
-    config: MirrorConfig, progress: Mapping[TopicPartition, Progress], survey: Survey
-) -> dict[TopicPartition, int]:
-    """Of what the source has now: what was deleted there cannot be missed. Nor can heartbeats that go on, as with the same offsets."""
-    looked = (tp for tp in survey.look().partitions if tp.topic != HEARTBEATS or tp in progress)
-    wanted = {*partitions_of(survey.source, progress), *looked}
-    with consumer_at(config.source) as consumer:
-        found = offsets_of(consumer, wanted)
-    for tp, error in found.missing.items():
-        logger.warning("%s: what is missing of it is not known: %s", tp, error)
-    nexts = {**found.begins, **{tp: of.next_offset for tp, of in progress.items()}}
-    return {tp: max(end - nexts[tp], 0) for tp, end in found.ends.items()}
+def _commit_groups(config: MirrorConfig, progress: Mapping[TopicPartition, Progress], survey: Survey) -> int:
+    """Have groups go on in the target where they are in the source now; how many offsets were committed."""
+    alive = still_there(survey.target, progress, Names.of(config))
+    done = commit_in_target(survey.target, group_checkpoints(survey.source, alive, config))
+    return sum(map(len, done.values()))
 
 
 class Prepared(NamedTuple):
@@ -190,7 +192,8 @@ def fail_back(config: MirrorConfig) -> Prepared:
             and not is_another(theirs[tp], of.topic_id)
             and not is_another(ids[tp], of.target_id)
         ]
-        with consumer_at(config.source) as consumer:
+        # Up to the high watermark: what lies behind an open transaction was not copied, and the target's records come behind it.
+        with consumer_at(config.source, isolation_level="read_uncommitted") as consumer:
             source_ends = consumer.end_offsets(same)
         places = {
             tp: Progress(ends[tp], ids[tp], (Run(ends[tp], source_ends[tp], 0),), None, theirs[tp]) for tp in same
