@@ -3,7 +3,7 @@
 Rules: functions of names alone. Topics of Kafka's, of mirrors and of MirrorMaker 2 are never mirrored, but for MirrorMaker 2's
 `heartbeats`, which always are and always with the alias before them: by them its tools know who mirrors whom. With prefixed names a topic
 that came from the target by name is a loop and refused, however many clusters it went through. With identical names no name tells;
-there the provenance that mirrors write down does (`topics.loops`).
+there the provenance that mirrors write down does (`topics.provenances`), by which `topics.plan` refuses a loop.
 """
 
 from __future__ import annotations
