@@ -15,8 +15,10 @@ from fastq import Admin, Producer
 from fastq.cli.mirror import address
 from fastq.errors import ConnectionFailed
 from fastq.mirror import ages
+from fastq.mirror.config import parse_config
 from fastq.mirror.metrics import MirrorExporter
-from fastq.mirror.report import Watch
+from fastq.mirror.mirror import Mirror
+from fastq.mirror.report import MirrorStatus, Watch
 from fastq.mirror.source_reader import SourceReader
 from fastq.testing import Broker
 
@@ -68,8 +70,55 @@ def test_lag_rates_and_what_a_process_has_done_are_served(new_topic_name: Any) -
             gone[0] = True
             until(lambda: read(port)["fastq_mirror_look_ok{}"] == 0)
             assert f"fastq_mirror_lag_records{at}" not in read(port)
+            assert read(port)["fastq_mirror_heartbeat_age_seconds{}"] < WAIT_S, (
+                "as the target tells it, where that is well"
+            )
             gone[0] = False
             until(lambda: read(port)["fastq_mirror_look_ok{}"] == 1)
+
+
+@pytest.mark.parametrize("knew", [True, False], ids=["looked before", "begun since"])
+def test_the_age_of_the_last_heartbeat_is_told_while_nobody_can_look(
+    monkeypatch: pytest.MonkeyPatch, knew: bool
+) -> None:
+    """By the alert on it a source that is gone is noticed: it was left out from the first look on that failed."""
+    now, target = [1000.0], [None if knew else 7.0]
+    looks = iter([MirrorStatus([], {}, None, 2.0), MirrorStatus([], {}, None, None)] if knew else [])
+
+    class Watched:
+        def __init__(self, _: object) -> None:
+            pass
+
+        def look(self) -> MirrorStatus:
+            found = next(looks, None)
+            if found is None:
+                raise ConnectionFailed("nobody is there")
+            return found
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("fastq.mirror.metrics.heartbeat_age_s", lambda _: target[0])
+    side = {"bootstrap.servers": "127.0.0.1:1"}
+    config = parse_config(
+        {"source": {"alias": "A", **side}, "target": {"alias": "B", **side}, "mirror": {"topics": ["t"]}}
+    )
+    exporter = MirrorExporter(Mirror(config), watch=Watched, clock=lambda: now[0])  # type: ignore[arg-type]
+
+    def told() -> tuple[float, float | None]:
+        families = {family.name: family.samples for family in exporter.families()}
+        age = families.get("fastq_mirror_heartbeat_age_seconds")
+        return families["fastq_mirror_look_ok"][0][1], None if age is None else age[0][1]
+
+    assert told() == (0, None)
+    exporter.look()
+    assert told() == ((1, 2) if knew else (0, 7))
+    now[0] += 10
+    target[0] = None  # nor does the target answer
+    for ok in (1, 0, 0) if knew else (0, 0):
+        exporter.look()
+        assert told() == (ok, now[0] - 998 if knew else now[0] - 993)
+        now[0] += 300
 
 
 @pytest.mark.parametrize("offsets", ["translated", "same"])

@@ -129,6 +129,18 @@ def test_every_alert_is_about_what_there_is_and_has_a_way_out(names: set[str]) -
         )
 
 
+def test_a_process_that_is_gone_is_noticed_by_the_job_that_the_guides_name() -> None:
+    """With it all that it told is gone, and no rule about that can hold."""
+    text = (ROOT / "ops" / "prometheus-alerts.yml").read_text()
+    jobs = set(re.findall(r'expr: up\{job="([^"]+)"\} == 0', text))
+    assert jobs == {"fastq", "fastq-mirror"} == set(re.findall(r'job="([^"]+)"', text))
+    guide = (ROOT / "docs" / "guides" / "observability.md").read_text()
+    assert all(f"`{job}`" in guide for job in jobs)
+    assert (
+        "or absent(fastq_mirror_look_ok)" in text and "`fastq-mirror`" in (ROOT / "docs/guides/mirror.md").read_text()
+    )
+
+
 def test_the_alerts_have_the_form_that_prometheus_reads() -> None:
     """Of YAML one form, in which nothing can be meant otherwise: what is left beside the rules is the frame."""
     rule = re.compile(

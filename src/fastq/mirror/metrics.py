@@ -4,13 +4,16 @@ Rules
 - Names are `fastq_mirror_...` and end in their unit; counters, which end in `_total`, are of this process alone, all else is of the whole
   mirror and the same in each process. Every sample has the labels source and target, the aliases.
 - A scrape is answered from the last look and never waits for a cluster. A thread looks every `interval_s`; when a look fails, the
-  samples of clusters are left out, `fastq_mirror_look_ok` is 0, and the reason is logged once.
+  samples of clusters are left out, `fastq_mirror_look_ok` is 0, and the reason is logged once. But the age of the last heartbeat is told
+  as long as one is known of, and grows: by it who waits for a source that is gone is told so. It is that of the target, while that
+  answers, else of the last time that it did.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -18,7 +21,7 @@ from fastq.errors import FastqError
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.lane import Counts
 from fastq.mirror.mirror import Mirror
-from fastq.mirror.report import MirrorStatus, Watch
+from fastq.mirror.report import MirrorStatus, Watch, heartbeat_age_s
 from fastq.observability.prometheus import Family, PrometheusExporter, text_of
 
 logger = logging.getLogger("fastq.mirror")
@@ -60,8 +63,7 @@ def families_of(config: MirrorConfig, found: MirrorStatus) -> list[Family]:
         for name, meaning, of in OF_PARTITIONS
     ]
     if found.heartbeat_age_s is not None:
-        meaning = "Since the last heartbeat that arrived was sent."
-        families.append(_one("heartbeat_age_seconds", "gauge", meaning, sides, found.heartbeat_age_s))
+        families.append(_heartbeat(config, found.heartbeat_age_s))
     families.append(_one("refused_topics", "gauge", "Topics that cannot be mirrored.", sides, len(found.refused)))
     over = int(found.stopped is not None)
     families.append(_one("failed_over", "gauge", "1 once the mirror was failed over.", sides, over))
@@ -80,11 +82,19 @@ class MirrorExporter(PrometheusExporter):
     """
 
     def __init__(
-        self, mirror: Mirror, *, interval_s: float = LOOK_S, watch: Callable[[MirrorConfig], Watch] = Watch
+        self,
+        mirror: Mirror,
+        *,
+        interval_s: float = LOOK_S,
+        watch: Callable[[MirrorConfig], Watch] = Watch,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self._mirror, self._interval_s, self._new_watch = mirror, interval_s, watch
+        self._mirror, self._interval_s, self._new_watch, self._clock = mirror, interval_s, watch, clock
         self._found: MirrorStatus | None = None
+        self._sent: float | None = None  # when the last heartbeat was that has arrived, by the clock
+        self._watching: Watch | None = None
+        self._told = ""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -99,8 +109,10 @@ class MirrorExporter(PrometheusExporter):
         super().close()
 
     def families(self) -> list[Family]:
-        config, found = self._mirror.config, self._found
-        told = [] if found is None else families_of(config, found)
+        config, found, sent = self._mirror.config, self._found, self._sent
+        told = [] if found is None else families_of(config, found._replace(heartbeat_age_s=None))
+        if sent is not None:
+            told.append(_heartbeat(config, max(self._clock() - sent, 0.0)))
         return [*told, *super().families(), *self._own(found is not None)]
 
     def _own(self, looked: bool) -> Iterator[Family]:
@@ -117,24 +129,40 @@ class MirrorExporter(PrometheusExporter):
         ]
         yield Family("fastq_mirror_left_out", "gauge", "1 for what it leaves out, as its log says.", left_out)
 
+    def look(self) -> None:
+        """Look once, as the thread does again and again."""
+        try:
+            if self._watching is None:
+                self._watching = self._new_watch(self._mirror.config)
+            found = self._watching.look()
+            self._arrived(found.heartbeat_age_s)
+            self._found, self._told = found, ""
+        except Exception as error:  # one that ended it would leave the last numbers there for ever
+            self._found = None
+            if str(error) != self._told:
+                self._told = str(error)
+                trace = None if isinstance(error, FastqError) else error
+                logger.warning("the metrics are without the clusters for now: %s", error, exc_info=trace)
+            _close(self._watching)
+            self._watching = None
+            with suppress(Exception):  # as above
+                self._arrived(heartbeat_age_s(self._mirror.config))
+
+    def _arrived(self, age_s: float | None) -> None:
+        """How old the target says the last heartbeat is; None: it does not say, and what it said before stands."""
+        if age_s is not None:
+            self._sent = self._clock() - age_s
+
     def _watch(self) -> None:
-        watch: Watch | None = None
-        told = ""
         while not self._ended.is_set():
-            try:
-                if watch is None:
-                    watch = self._new_watch(self._mirror.config)
-                self._found, told = watch.look(), ""
-            except Exception as error:  # one that ended it would leave the last numbers there for ever
-                self._found = None
-                if str(error) != told:
-                    told = str(error)
-                    trace = None if isinstance(error, FastqError) else error
-                    logger.warning("the metrics are without the clusters for now: %s", error, exc_info=trace)
-                _close(watch)
-                watch = None
+            self.look()
             self._ended.wait(self._interval_s)
-        _close(watch)
+        _close(self._watching)
+
+
+def _heartbeat(config: MirrorConfig, age_s: float) -> Family:
+    meaning = "Since the last heartbeat that arrived was sent."
+    return _one("heartbeat_age_seconds", "gauge", meaning, _sides(config), age_s)
 
 
 def _close(watch: Watch | None) -> None:
