@@ -12,6 +12,7 @@ from mirrors import configured, cut_off, made, running, sent, values_of
 from waiting import until
 
 from fastq import Admin, Consumer, Producer, TopicPartition
+from fastq.admin import OffsetSpec
 from fastq.cli import main
 from fastq.errors import RequestTimedOut
 from fastq.mirror.config import MirrorConfig, load_config
@@ -201,6 +202,41 @@ def test_what_lies_behind_an_open_transaction_of_the_source_is_missing(
         assert found.missing == {tp: count}
         if offsets == "translated":
             assert fail_back(config).diverged == {tp: (1, 5)}
+
+
+@pytest.mark.parametrize("is_committed", [False, True], ids=["open", "committed"])
+def test_what_a_fail_over_aborts_is_told(
+    brokers: tuple[Broker, Broker],
+    new_topic_name: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    is_committed: bool,
+) -> None:
+    """Of a transaction that is in the target but for its end, nobody reads anything there: one offset was missing at most."""
+    source, target = brokers
+    name = new_topic_name()
+    path, config = written(tmp_path, brokers, name, "same")
+    made(source, name, b"x")
+    tp = TopicPartition(name, 0)
+    with open_transaction(source, name) as producer:
+        with running(config):
+            until(lambda: end_in(target, tp) == 2)
+        if is_committed:
+            producer.commit_transaction()
+            producer.begin_transaction()
+        assert main(["mirror", "fail-over", "--config", path]) == 0
+    told = capsys.readouterr().out
+    assert f"{tp}: a transaction that had not ended in west is aborted there, from offset 1 on\n" in told
+    assert "all that" not in told and ("1 offset of " in told) == is_committed
+    assert values_of(target, name) == [b"x"]
+
+
+def end_in(broker: Broker, tp: TopicPartition) -> int:
+    """Its high watermark; 0 where there is no such topic."""
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        if tp.topic not in admin.list_topics():
+            return 0
+        return admin.list_offsets({tp: OffsetSpec.LATEST})[tp].result().offset
 
 
 def test_what_is_copied_behind_a_transaction_that_is_open_in_the_target_is_not_copied_back(

@@ -63,7 +63,7 @@ def test_fail_over_and_back_with_the_same_numbers(
         with running(config):
             wait_for_same(config, name, 2)
         assert main(["mirror", "fail-over", "--config", path]) == 0
-        assert f"all that {config.source.alias} has is in {config.target.alias}" in capsys.readouterr().out
+        assert f"all else that {config.source.alias} has is in {config.target.alias}" in capsys.readouterr().out
         states = [part.state for part in status(config, 0.0).partitions if part.partition.topic == name]
         assert states == ["mirrored"] * 2, "it was called made anew, for its id is not known any more"
         # What was open is aborted: the stable end is the end.

@@ -327,6 +327,8 @@ def run_fail_over(options: argparse.Namespace) -> int:
 
     found = fail_over(config, ended)
     print(f"{counted(found.groups, 'offset')} of groups committed in {target} now")
+    for tp, offset in sorted(found.aborted.items()):
+        print(f"{tp}: a transaction that had not ended in {target} is aborted there, from offset {offset} on")
     if found.missing is None:
         age = "there is none" if found.heartbeat_age_s is None else f"it was sent {found.heartbeat_age_s:.1f} s ago"
         print(
@@ -351,10 +353,11 @@ def _tell_what_is_missing(config: MirrorConfig, found: FailedOver, options: argp
     for tp in sorted(found.reasons.keys() - missing.keys()):  # nothing is lost with these
         complain(f"{tp}: {found.reasons[tp]}; it is empty in {source}. Make it where it is needed")
     if not missing and not found.unknown:
-        print(f"all that {source} has{' of what is mirrored' if found.refused else ''} is in {target}")
-    if missing:
-        tp = next(iter(missing))
-        command = f"fastq consume {tp.topic} --partition {tp.partition} --offset {found.starts[tp]}"
+        what = f"{'all else' if found.aborted else 'all'} that {source} has"
+        print(f"{what}{' of what is mirrored' if found.refused else ''} is in {target}")
+    if first_ones := {**{tp: found.starts[tp] for tp in missing}, **found.aborted}:
+        tp, offset = min(first_ones.items())
+        command = f"fastq consume {tp.topic} --partition {tp.partition} --offset {offset}"
         complain(f"what is not in {target} stays in {source}: read it from there, as with {command}")
     if found.unknown:
         command = f"fastq mirror fail-over --config {options.config}{' --reverse' if options.reverse else ''}"

@@ -59,9 +59,10 @@ class FailedOver(NamedTuple):
 
     `missing`: by partition of the source how many offsets the target has not, None where the source does not answer. `heartbeat_age_s`: how
     long before the fail-over the last heartbeat was sent that has arrived: what the source took since then may be missing. `groups`: how
-    many offsets were committed now, none without `sync_groups`. `seconds`: how long it took. `starts`: the first of the offsets that are
-    missing; `reasons`: why they are, in words, as far as it is known. `unknown`: partitions of the source of which nobody can say what is
-    missing, and why; `refused`: topics of it that were not mirrored at all, and why.
+    many offsets were committed now, none without `sync_groups`. `seconds`: how long it took. `aborted`: with the same offsets, from where
+    on the target had transactions without their end, which this fail-over has aborted there; one that is done again finds none. `starts`:
+    the first of the offsets that are missing; `reasons`: why they are, in words, as far as it is known. `unknown`: partitions of the source
+    of which nobody can say what is missing, and why; `refused`: topics of it that were not mirrored at all, and why.
     """
 
     partitions: Mapping[TopicPartition, Progress]
@@ -69,6 +70,7 @@ class FailedOver(NamedTuple):
     heartbeat_age_s: float | None
     groups: int
     seconds: float
+    aborted: Mapping[TopicPartition, int]
     starts: Mapping[TopicPartition, int] = NOTHING
     reasons: Mapping[TopicPartition, str] = NOTHING
     unknown: Mapping[TopicPartition, str] = NOTHING
@@ -85,8 +87,9 @@ def fail_over(config: MirrorConfig, ended: Callable[[float], None] = lambda _: N
     try:
         lanes = survey.lanes()
         survey.check_target(read_state(config.target, state_topic(config.source.alias), [0]))
+        aborted: Mapping[TopicPartition, int] = {}
         if config.options.offsets == "same":
-            end_topics(config, lanes, survey.target)
+            aborted = end_topics(config, lanes, survey.target)
         else:
             for lane in range(lanes):
                 _end_lane(config, lane, survey.target)
@@ -108,8 +111,8 @@ def fail_over(config: MirrorConfig, ended: Callable[[float], None] = lambda _: N
             logger.warning("%s does not answer all that is asked: %s", alias, error)
         seconds = time.monotonic() - begin
         if missing is None:
-            return FailedOver(progress, None, age_s, groups, seconds)
-        return FailedOver(progress, missing.counts, age_s, groups, seconds, *missing[1:])
+            return FailedOver(progress, None, age_s, groups, seconds, aborted)
+        return FailedOver(progress, missing.counts, age_s, groups, seconds, aborted, *missing[1:])
     finally:
         survey.close()
 

@@ -38,6 +38,7 @@ logger = logging.getLogger("fastq.mirror")
 TRIES = 50
 PAUSE_S = 0.2
 FENCE_S = 0.5
+OPENED_S = 2.0
 ABORTING = ("PrepareAbort", "PrepareEpochFence")
 PARTITIONS_AT_ONCE, BATCH_BYTES = 1000, 64 * 1024
 """How many last batches are asked for at once, and of each partition how much, but for the first."""
@@ -78,8 +79,9 @@ def _alias(source: str) -> str:
     return source.split("/")[0]
 
 
-def end_topics(config: MirrorConfig, lanes: int, admin: Admin) -> None:
-    """End the mirror: see the rules. Raises why, once the others are done, where a partition cannot be ended."""
+def end_topics(config: MirrorConfig, lanes: int, admin: Admin) -> dict[TopicPartition, int]:
+    """End the mirror: see the rules. From where on, by partition of the source, the target had transactions that are aborted now, as far as
+    it tells: their records were copied, and nobody reads them. Raises why, once the others are done, where a partition cannot be ended."""
     alias, names = config.source.alias, Names.of(config)
     topics = mirrored_topics(admin, alias)
     with closing(TargetWriter(config.target)) as target:
@@ -91,6 +93,7 @@ def end_topics(config: MirrorConfig, lanes: int, admin: Admin) -> None:
         topics = {name: topic for name, topic in topics.items() if not names.goes_one_way(name)}
         ends = _ask_all(target, topics)
         _write_ends(config, lanes, {tp: told.log_end for tp, told in ends.items() if told.error is None})
+        opened = _opened(admin, [tp for tp, told in ends.items() if told.error is None])
         done = _ask_all(target, topics, operation=END)
     errors = {tp: told.error for tp, told in {**ends, **done}.items() if told.error is not None}
     for name in topics:
@@ -101,6 +104,27 @@ def end_topics(config: MirrorConfig, lanes: int, admin: Admin) -> None:
             f"{tp} in {config.target.alias} cannot be ended, and {tp.topic} stays read-only: {error}",
             hint="The other topics may be written to. fastq mirror fail-over again, once that is over",
         )
+    return {
+        TopicPartition(names.in_source(tp.topic) or tp.topic, tp.partition): offset for tp, offset in opened.items()
+    }
+
+
+def _opened(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where the first of the transactions begins that are open in partitions; nobody waits long for what does not tell."""
+    try:
+        answers = admin.describe_producers(partitions, timeout=OPENED_S) if partitions else {}
+    except FastqError as error:
+        logger.warning("which transactions are aborted in the target is not known: %s", error)
+        return {}
+    found: dict[TopicPartition, int] = {}
+    for tp, answer in answers.items():
+        if answer.error is not None:
+            logger.warning("%s: which transactions of it are aborted is not known: %s", tp, answer.error)
+            continue
+        starts = [state.transaction_start_offset for state in answer.result()]
+        if begun := [offset for offset in starts if offset is not None]:
+            found[tp] = min(begun)
+    return found
 
 
 def _ask_all(target: TargetWriter, topics: Mapping[str, Topic], **more: int) -> dict[TopicPartition, Told]:
