@@ -21,6 +21,7 @@ from fastq.mirror.config import MirrorConfig, Side, parse_config
 from fastq.mirror.lane import Counts, ending_producer, opened_producer, stopped_error
 from fastq.mirror.metrics import MirrorExporter
 from fastq.mirror.mirror import Mirror
+from fastq.mirror.report import MirrorStatus
 from fastq.mirror.source_reader import Fetched, SourceReader, Wanted, leaders_of
 from fastq.mirror.state import Stopped
 from fastq.mirror.target_puller import Pull
@@ -296,7 +297,11 @@ def test_what_a_process_has_done_does_not_become_less_while_a_lane_ends(monkeypa
 
 def test_metrics_are_looked_for_again_after_whatever_kept_them_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last numbers stood for ever, with look_ok 1, once a process had no descriptor left for a moment."""
-    monkeypatch.setattr(metrics, "families_of", lambda *_: [])
+
+    def no_age(_: object) -> float:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(metrics, "heartbeat_age_s", no_age)
     looks: list[int] = []
     fails = [False]
 
@@ -307,7 +312,7 @@ def test_metrics_are_looked_for_again_after_whatever_kept_them_from_it(monkeypat
             looks.append(1)
             if fails[0]:
                 raise OSError(errno.EMFILE, "too many open files")
-            return object()
+            return MirrorStatus([], {}, None, None)
 
         def close(self) -> None:
             if fails[0]:
