@@ -30,8 +30,9 @@ mirror = {{ topics = ["{name}.*"], names = "{names}", offsets = "{offsets}", lan
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def brokers() -> Iterator[tuple[Broker, Broker]]:
+    """Of each test its own: a mirror the other way remembers what its target is called."""
     soon = {"group.initial.rebalance.delay.ms": 0}
     with Broker(in_memory=True, config=soon) as source, Broker(in_memory=True, config=soon) as target:
         yield source, target
@@ -202,6 +203,33 @@ def test_what_lies_behind_an_open_transaction_of_the_source_is_missing(
         assert found.missing == {tp: count}
         if offsets == "translated":
             assert fail_back(config).diverged == {tp: (1, 5)}
+
+
+def test_a_fail_back_names_what_the_target_never_got(
+    brokers: tuple[Broker, Broker],
+    new_topic_name: Any,
+    tmp_path: Path,
+    offsets: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It named what came behind what was copied, and no partition of which nothing was."""
+    source, target = brokers
+    name = new_topic_name()
+    path, config = written(tmp_path, brokers, name, offsets)
+    made(source, name, b"x")
+    with running(config):
+        until(lambda: values_of(target, name) == [b"x"])
+    made(source, f"{name}-new", b"1", b"2")
+    made(source, f"{name}-empty")
+    fail_over(config)
+    assert main(["mirror", "fail-back", "--config", path]) == 0
+    told, alias = capsys.readouterr().err, config.source.alias
+    words = f"{name}-new-0: offsets 0 to 1 of {alias} were never copied to west; they stay in {alias}\n"
+    assert words in told and told.count("never copied") == 1
+    with running(reversed_config(config)):
+        sent(target, name, b"y")
+        until(lambda: values_of(source, name) == [b"x", b"y"])
+    assert values_of(source, f"{name}-new") == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("is_committed", [False, True], ids=["open", "committed"])

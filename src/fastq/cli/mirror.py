@@ -371,13 +371,14 @@ def run_fail_back(options: argparse.Namespace) -> int:
     source, target = config.source.alias, config.target.alias
     with _helped(reversed_config(config)):  # what is made is made in the former source
         found = fail_back(config)
-    for tp, (start, end) in sorted(found.diverged.items()):
-        if config.options.offsets == "same":
-            complain(
-                f"{tp}: offsets {start} to {end - 1} of {source} are not in {target}; they stay in {source} until {target} begins "
-                f"behind offset {end}"
-            )
-        else:
+    kept = found.diverged if config.options.offsets == "same" else {}
+    for tp, (start, end) in sorted(kept.items()):
+        complain(
+            f"{tp}: offsets {start} to {end - 1} of {source} are not in {target}; they stay in {source} until {target} begins "
+            f"behind offset {end}"
+        )
+    for tp, (start, end) in sorted({**found.diverged, **found.never_copied}.items()):
+        if tp not in kept:
             complain(
                 f"{tp}: offsets {start} to {end - 1} of {source} were never copied to {target}; they stay in {source}"
             )

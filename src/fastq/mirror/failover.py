@@ -23,7 +23,7 @@ from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.keeper import commit_in_target, group_checkpoints, still_there
 from fastq.mirror.lane import ending_producer, opened_producer
-from fastq.mirror.missing import missing_in_target
+from fastq.mirror.missing import missing_in_target, never_copied
 from fastq.mirror.names import Names, state_topic
 from fastq.mirror.progress import Progress, Run, is_another
 from fastq.mirror.report import heartbeat_age_s
@@ -154,10 +154,12 @@ def _commit_groups(config: MirrorConfig, progress: Mapping[TopicPartition, Progr
 
 
 class Prepared(NamedTuple):
-    """What a fail-back has prepared: where the mirror the other way begins, and ranges of the former source that the target has not."""
+    """What a fail-back has prepared: where the mirror the other way begins, and ranges of the former source that the target has not:
+    `diverged` of partitions of which something was copied, `never_copied` of the others."""
 
     partitions: Mapping[TopicPartition, int]
     diverged: Mapping[TopicPartition, tuple[int, int]]
+    never_copied: Mapping[TopicPartition, tuple[int, int]] = NOTHING
 
 
 def fail_back(config: MirrorConfig) -> Prepared:
@@ -184,7 +186,8 @@ def fail_back(config: MirrorConfig) -> Prepared:
             prepared = not _left(back, back_lanes, time_ms)
             seed = partial(_seed_left, back, back_lanes, time_ms)
             admins = survey.source, survey.target
-            return Prepared(ends, follow_back(config, ends, state.epochs, *admins, seed, prepared=prepared))
+            kept = follow_back(config, ends, state.epochs, *admins, seed, prepared=prepared)
+            return Prepared(ends, kept, {} if prepared else never_copied(config, survey, ends))
         ids, theirs = partitions_of(survey.target, ends), partitions_of(survey.source, state.progress)
         # A topic that one of both has deleted, or made anew, has not what was copied: nothing is to be passed over there.
         same = [
@@ -207,7 +210,8 @@ def fail_back(config: MirrorConfig) -> Prepared:
             for tp in same
             if left and source_ends[tp] > state.progress[tp].next_offset
         }
-        return Prepared({tp: p.next_offset for tp, p in places.items()}, diverged)
+        never = never_copied(config, survey, state.progress) if left else {}
+        return Prepared({tp: p.next_offset for tp, p in places.items()}, diverged, never)
     finally:
         survey.close()
         returning.close()

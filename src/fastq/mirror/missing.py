@@ -9,7 +9,8 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 
 from fastq.errors import FastqError
@@ -21,6 +22,8 @@ from fastq.mirror.same import Epochs
 from fastq.mirror.state import consumer_at, offsets_of
 from fastq.mirror.survey import Survey, partitions_of
 from fastq.values import NamedTuple
+
+logger = logging.getLogger("fastq.mirror")
 
 
 class Missing(NamedTuple):
@@ -92,6 +95,20 @@ def missing_in_target(
                 f"a transaction is open in {source} at offset {offset}, and nothing behind it is copied before it ends"
             )
     return Missing(counts, starts, reasons, unknown, plan.refused)
+
+
+def never_copied(
+    config: MirrorConfig, survey: Survey, copied: Container[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """What the source has of partitions that are to be mirrored and are none of those that were `copied`."""
+    survey.identify()
+    plan = survey.look()
+    planned = (tp for tp in (*plan.partitions, *plan.to_come) if tp.topic != HEARTBEATS and tp not in copied)
+    with consumer_at(config.source, isolation_level="read_uncommitted") as consumer:
+        begins, ends, silent = offsets_of(consumer, planned, alone=False)
+    for tp, error in silent.items():
+        logger.warning("%s: whether %s has records of it is not known: %s", tp, config.source.alias, error)
+    return {tp: (begins[tp], end) for tp, end in ends.items() if end > begins[tp]}
 
 
 def _open_transactions(
