@@ -3,6 +3,7 @@
 Rules: a line is written before the answer goes out, and flushed. What was refused is noted too. Values of records and passwords are not
 in it. Without a file the lines go to the log `fastq.console.audit`. A file that takes no line (a full disk) gets it later, PENDING_MAX
 bytes at most, and the log gets it at once; what was done is done then, and is not told as failed, but `check` lets nothing more begin.
+A file that was renamed away is no longer written to: what has its path is, made anew where nothing has it. Lines are whole in either.
 `recent` reads the file's end, RECENT_BYTES of it, or what is remembered without one, RECENT_LINES; in any thread.
 """
 
@@ -35,9 +36,11 @@ class AuditLog:
         self._clock = clock
         self._path = path
         self._pending = b""
+        self._sent = 0
+        """Bytes of the first pending line that the file has already: a full disk tears lines."""
         self._kept: deque[str] = deque(maxlen=RECENT_LINES)
         """Without a file, the newest lines."""
-        self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._file = None if path is None else _opened(path)
 
     def write(
         self, *, who: str, address: str, what: str, cluster: str | None, on: Mapping[str, Any], outcome: str
@@ -84,17 +87,38 @@ class AuditLog:
 
     def _flush(self) -> OSError | None:
         try:
+            self._follow()
             while self._pending and self._file is not None:
-                self._pending = self._pending[os.write(self._file, self._pending) :]
+                self._sent += os.write(self._file, self._pending[self._sent :])
+                whole = self._pending.rfind(b"\n", 0, self._sent) + 1
+                self._pending, self._sent = self._pending[whole:], self._sent - whole
         except OSError as error:
             return error
         return None
+
+    def _follow(self) -> None:
+        """Open what has the path now, if that is another file: a rotation compresses and deletes the one that it has renamed. Raises
+        OSError; the one that is open stays so then, and is not written to."""
+        if self._path is None or self._file is None:
+            return
+        try:
+            if os.path.samestat(os.stat(self._path), os.fstat(self._file)):
+                return
+        except FileNotFoundError:
+            pass
+        before, self._file = self._file, _opened(self._path)
+        self._sent = 0
+        os.close(before)
 
     def close(self) -> None:
         """Idempotent."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
 def _end_of(path: Path) -> list[str]:
