@@ -26,6 +26,7 @@ from console_served import Served
 
 from fastq.console.config import ClusterConfig, ConsoleConfig
 from fastq.console.masking import Mask
+from fastq.console.metrics import Counters
 from fastq.console.mirrors import WatchedMirror
 from fastq.console.users import Users, hash_password
 from fastq.mirror.config import parse_config
@@ -368,6 +369,42 @@ def test_charts_follow_what_goes_on(browser: Chromium, console: str, filled: str
     browser.go(f"{console}/c/test/group?id=browser-behind")
     browser.until_text("Lag: 4; the most")
     assert browser.run("document.querySelector('figure svg').getAttribute('aria-label')").startswith("Lag: 4")
+
+
+def test_a_chart_says_which_nodes_are_not_in_it(
+    browser: Chromium, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = tuple(f"http://ann:geheim@kafka-{n}:9404/metrics?token=geheim" for n in range(8))
+    silent, asked = set(urls[1:2]), iter(range(10**9))
+
+    def page_of(url: str) -> Counters:
+        if url in silent:
+            raise OSError("refused")
+        return {("fastq_request_bytes_total", "Produce", 0.0): 1e12 + next(asked) * 1_000}
+
+    monkeypatch.setattr("fastq.console.metrics.page_of", page_of)
+    cluster = ClusterConfig("test", {"bootstrap.servers": filled}, None, urls)
+    served = _served(filled, clusters=(cluster,))
+    caption = "document.querySelector('[data-field=request_bytes] figcaption').textContent"
+    try:
+        browser.go(f"{served.url}c/test")
+        browser.until(
+            f"{caption} === 'Bytes in a second: not known yet; without what is on node kafka-1:9404, not answering'"
+        )
+        browser.until(
+            f"/: [1-9][0-9,.]*; the most .*; without what is on node kafka-1:9404, not answering$/.test({caption})"
+        )
+        check(browser, "a chart without a node")
+        silent.clear()
+        browser.until(f"/: [1-9][0-9,.]*; the most [^;]*$/.test({caption})")
+        silent.update(urls)
+        names = ", ".join(f"kafka-{n}:9404" for n in range(5))
+        browser.until(
+            f"{caption} === 'Bytes in a second: not known now; without what is on nodes {names} and 3 more, not answering'"
+        )
+        assert "geheim" not in browser.text()
+    finally:
+        served.close()
 
 
 def test_records_are_set_aside(browser: Chromium, console: str) -> None:

@@ -165,12 +165,19 @@ def _cluster(path: Path, name: str, table: Any) -> ClusterConfig:
     if registry is not None and not isinstance(registry, str):
         raise ConfigError(f"{where}: schema_registry is a URL in quotes")
     metrics = table.get("metrics", [])
-    if not isinstance(metrics, list) or not all(
-        isinstance(url, str) and url.startswith(("http://", "https://")) and urlsplit(url).hostname for url in metrics
-    ):
+    if not isinstance(metrics, list) or not all(map(_is_page, metrics)):
         raise ConfigError(f'{where}: metrics are the pages of the nodes, as ["http://kafka-1:9404/metrics"]')
     properties = _table(table.get("properties", {}), where)
     return ClusterConfig(name, {"bootstrap.servers": bootstrap, **properties}, registry, tuple(metrics))
+
+
+def _is_page(url: Any) -> bool:
+    """Whether it is an address of a page: http or https, with a host, and a port that is one."""
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+        return parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of brackets, or a port
+        return False
 
 
 def _mask(path: Path, table: Any) -> Mask:

@@ -1,13 +1,15 @@
 """What the nodes of a cluster tell of themselves by their metrics pages, for charts: rates and latencies between two looks.
 
 Rules: the addresses come from the console's file of settings alone, never from a request, and no redirect is followed. A page has
-PAGE_BYTES_MAX at most and is there within PAGE_S of its head, and all of it within WAIT_S, or its node is left out, and told. All who have
-a chart open share one look, LOOK_S old at most; the counters of the look before are kept, and nothing else.
+PAGE_BYTES_MAX at most and is there within PAGE_S of its head, and all of it within WAIT_S, or its node is left out, and told: by its host
+and port, as viewers see it and the rest of an address may be secret. All who have a chart open share one look, LOOK_S old at most; the
+counters of the look before are kept, and nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
 import re
 import time
@@ -15,6 +17,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from fastq.console.threads import Threads
 from fastq.errors import WaitTimeout
@@ -54,12 +57,22 @@ def read_counters(text: str) -> Counters:
     return found
 
 
+def host_of(url: str) -> str:
+    """What of an address anybody may see: the host, with its port where one is given."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
 def page_of(url: str) -> Counters:
-    """Ask a node; raises OSError, ValueError, HTTPException."""
+    """Ask a node, with the login of the address if it has one; raises OSError, ValueError, HTTPException."""
+    parts = urlsplit(url)
+    request = urllib.request.Request(urlunsplit(parts._replace(netloc=host_of(url))))
+    if parts.username is not None:
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
     opener = urllib.request.build_opener(RedirectsNowhere())
     until_s = time.monotonic() + PAGE_S
     page = bytearray()
-    with opener.open(url, timeout=PAGE_S) as answer:
+    with opener.open(request, timeout=PAGE_S) as answer:
         while part := answer.read1(PAGE_BYTES_MAX):
             page += part
             if len(page) > PAGE_BYTES_MAX:
@@ -114,12 +127,17 @@ class Metrics:
         self._threads = Threads("a metrics page", ASKED_AT_ONCE, WAIT_S)
 
     async def told(self) -> dict[str, Any]:
-        """The charted numbers of now; without any at the first look, which has nothing to be compared with."""
+        """The charted numbers of now, of the nodes that answered both looks; without any where none has, as at the first look. `silent` are
+        the hosts of the others."""
         async with self._looking:
             if self._now is None or self._clock() - self._now.at_s >= LOOK_S:
                 self._before, self._now = self._now, await self._look()
-        numbers = {} if self._before is None else charted(self._before, self._now)
-        return {**numbers, "failed": list(self._now.failed)}
+        before, now = self._before, self._now
+        silent = {*now.failed, *(() if before is None else before.failed)}
+        numbers = {}
+        if before is not None and before.counters.keys() & now.counters.keys():
+            numbers = charted(before, now)
+        return {**numbers, "silent": sorted({host_of(url) for url in silent})}
 
     async def _look(self) -> Look:
         pages = await asyncio.gather(*(self._threads.run(page_of, url) for url in self._urls), return_exceptions=True)

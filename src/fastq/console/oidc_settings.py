@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from fastq.arguments import without_logins
 from fastq.console.paths import Path as JsonPath
 from fastq.console.paths import parse
 from fastq.console.users import Role
@@ -88,10 +89,17 @@ def parse_oidc(table: Mapping[str, Any], where: str, environment: Mapping[str, s
     issuer, client_id, redirect_uri = (_text(table, name, where) for name in ("issuer", "client_id", "redirect_uri"))
     for name, url in (("issuer", issuer), ("redirect_uri", redirect_uri)):
         if not is_secure(url):
-            raise ConfigError(f"{where}: {name} is https://..., or http:// of this machine, not {url!r}")
+            raise ConfigError(f"{where}: {name} is https://..., or http:// of this machine, not {without_logins(url)}")
+    parts = urlsplit(issuer)
+    if parts.query or parts.fragment or "@" in parts.netloc:  # the login page names it where it does not answer
+        raise ConfigError(
+            f"{where}: issuer is https://... without a login, a query and a fragment, not {without_logins(issuer)}"
+        )
     parts = urlsplit(redirect_uri)
     if parts.path != CALLBACK or parts.query or parts.fragment or "@" in parts.netloc:
-        raise ConfigError(f"{where}: redirect_uri is the console's own address and {CALLBACK}, not {redirect_uri!r}")
+        raise ConfigError(
+            f"{where}: redirect_uri is the console's own address and {CALLBACK}, not {without_logins(redirect_uri)}"
+        )
     scopes = _text(table, "scopes", where, "openid profile")
     if "openid" not in scopes.split():
         raise ConfigError(f"{where}: scopes have openid in them, else no identity is told; not {scopes!r}")

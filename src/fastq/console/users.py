@@ -139,7 +139,8 @@ class Users:
             try:
                 role = Role[rest[0].upper()]
             except KeyError:
-                raise ConfigError(f"{where}: role {rest[0]!r} is none of viewer, operator, admin") from None
+                role_shown = f"role {rest[0]!r}" if rest[0].isalpha() else "the role"  # else it may be the hash
+                raise ConfigError(f"{where}: {role_shown} is none of viewer, operator, admin") from None
             try:
                 digest = _Hash.of(rest[1])
             except ValueError:

@@ -353,6 +353,11 @@ def test_the_table_of_settings(tmp_path: Path) -> None:
         ({"issuer": None}, "issuer = .* is missing"),
         ({"issuer": "http://login.example"}, "issuer is https"),
         ({"issuer": "https://[bad"}, "issuer is https"),
+        ({"issuer": "http://ann:hunter2@login.example"}, "issuer is https"),
+        ({"issuer": "https://ann:hunter2@login.example/realms/a"}, "issuer is https.* without a login"),
+        ({"issuer": "https://login.example/realms/a?of=b"}, "issuer is https.* without a login"),
+        ({"redirect_uri": f"http://ann:hunter2@console.example{CALLBACK}"}, "redirect_uri is https"),
+        ({"redirect_uri": f"https://ann:hunter2@console.example{CALLBACK}"}, "redirect_uri is the console's own"),
         (
             {"redirect_uri": "https://console.example/"},
             "redirect_uri is the console's own address and /login/oidc/back",

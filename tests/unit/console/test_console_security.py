@@ -189,6 +189,7 @@ def test_the_file_of_users(tmp_path: Path) -> None:
     for line, words in (
         ("ann", "name:role:hash"),
         (f"ann:king:{digest}", "none of viewer, operator, admin"),
+        (f"ann:{digest}:admin", "none of viewer, operator, admin"),
         ("ann:admin:plain", "hash-password"),
         ("ann:admin:scrypt$1099511627776$8$1$aaaa$aaaa", "hash-password"),
         (f"ann:admin:{digest}\nann:viewer:{digest}", ":2: user 'ann' is there twice"),

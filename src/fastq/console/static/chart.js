@@ -6,6 +6,7 @@
   const SLOWEST_MS = 16000;
   const POINTS_MAX = 150;
   const POINTS_MIN = 20; // so many fill the width
+  const NAMED_MAX = 5;
   const [WIDTH, HEIGHT] = [600, 120];
   const NS = "http://www.w3.org/2000/svg";
   const count = (number) => Number(number.toFixed(number < 10 ? 1 : 0)).toLocaleString("en");
@@ -26,29 +27,35 @@
     let silent = [];
     let wait = EVERY_MS;
 
-    const draw = () => {
+    const draw = (isTold) => {
       const highest = Math.max(1, ...points);
       const step = WIDTH / Math.max(POINTS_MIN, points.length - 1);
-      line.setAttribute("points", points.map((value, n) => `${(n * step).toFixed(1)},${(HEIGHT - 2 - value / highest * (HEIGHT - 8)).toFixed(1)}`).join(" "));
-      const now = count(points[points.length - 1]);
-      const without = silent.length ? `; without what is on ${silent.length > 1 ? "nodes" : "node"} ${silent.join(", ")}, not answering` : "";
-      caption.textContent = `${figure.dataset.words}: ${now}; the most of the last ${Math.round(points.length * EVERY_MS / 1000)} s: ${count(Math.max(...points))}${without}`;
+      if (points.length) line.setAttribute("points", points.map((value, n) => `${(n * step).toFixed(1)},${(HEIGHT - 2 - value / highest * (HEIGHT - 8)).toFixed(1)}`).join(" "));
+      const more = silent.length > NAMED_MAX ? ` and ${silent.length - NAMED_MAX} more` : "";
+      const named = `${silent.slice(0, NAMED_MAX).join(", ")}${more}`;
+      const without = silent.length ? `; without what is on ${silent.length > 1 ? "nodes" : "node"} ${named}, not answering` : "";
+      let told = points.length ? "not known now" : "not known yet";
+      if (points.length && isTold) told = `${count(points[points.length - 1])}; the most of the last ${Math.round(points.length * EVERY_MS / 1000)} s: ${count(Math.max(...points))}`;
+      caption.textContent = `${figure.dataset.words}: ${told}${without}`;
       svg.setAttribute("aria-label", caption.textContent);
     };
 
     const take = (found) => {
       silent = found.silent || [];
+      let isTold = true;
       if (figure.dataset.kind === "rate") {
-        // A partition more or less, and a topic that was made anew, are no rate.
-        if (last && found.time > last.time && found.of === last.of) points.push(Math.max(0, found.value - last.value) * 1000 / (found.time - last.time));
+        // A partition more or less, another node that does not answer, and a topic that was made anew, are no rate.
+        if (last && found.time > last.time && found.of === last.of && String(found.silent) === String(last.silent)) points.push(Math.max(0, found.value - last.value) * 1000 / (found.time - last.time));
         last = found;
       } else if (figure.dataset.field === undefined) {
         points.push(found.value);
-      } else if (found[figure.dataset.field] !== undefined) { // the first look has nothing to be compared with
+      } else if (found[figure.dataset.field] !== undefined) {
         points.push(found[figure.dataset.field]);
+      } else {
+        isTold = false; // the first look has nothing to be compared with, and nothing is told where no node answers
       }
       if (points.length > POINTS_MAX) points.shift();
-      if (points.length) draw();
+      draw(isTold);
     };
 
     const ask = async () => {
