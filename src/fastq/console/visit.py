@@ -81,18 +81,27 @@ class Visit:
 
     # -- what may be done
 
+    def sees(self, role: Role) -> bool:
+        """Whether the user is shown what a role is shown."""
+        return self.user.role >= role
+
     def may(self, role: Role) -> bool:
-        """Whether the user has a role, and the console lets it be used."""
-        return self.user.role >= role and not (self.console.config.read_only and role > Role.VIEWER)
+        """Whether the user changes what a role may change, in a console that does not only show."""
+        return self.sees(role) and not self.console.config.read_only
 
     def check_role(self, role: Role) -> None:
-        """Raises Refused where `may` is false."""
-        if not self.may(role):
+        """Raises Refused for who has not the role, and for a POST where the console only shows."""
+        if not self.sees(role):
             raise Refused(
-                "This console only shows: it was started with --read-only."
-                if self.console.config.read_only
-                else f"This needs the role {role.name.lower()}; {self.user.name} is {self.user.role.name.lower()}."
+                f"This needs the role {role.name.lower()}; {self.user.name} is {self.user.role.name.lower()}."
             )
+        if self.request.method == "POST":
+            self.check_writable()
+
+    def check_writable(self) -> None:
+        """Refuses what changes something, and the pages that are forms of that, where the console only shows."""
+        if self.console.config.read_only:
+            raise Refused("This console only shows: it was started with --read-only.")
 
     def seen(self, topic: str) -> str:
         """A topic's name, if it is one of the user's; else it is not there."""

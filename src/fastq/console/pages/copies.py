@@ -45,6 +45,7 @@ async def _target(visit: Visit, source: str) -> str:
 
 async def form(visit: Visit) -> Response:
     """What to look for, as the records' page asked for it, and where to copy it."""
+    visit.check_writable()
     topic = visit.topic
     plan = plan_of(visit)
     (await visit.cluster.run(look_up_topics([topic])))[topic].result()

@@ -237,6 +237,7 @@ def _is_number(text: str) -> bool:
 
 async def produce_form(visit: Visit) -> Response:
     """An empty form, or one filled with a record, to send it again."""
+    visit.check_writable()
     topic = visit.topic
     described = await visit.cluster.admin.describe_topic(topic)
     filled: dict[str, str] = {

@@ -40,6 +40,7 @@ def _lines(visit: Visit, name: str) -> list[str]:
 
 async def form(visit: Visit) -> Response:
     """Which groups, which topics, and where to; the groups may come by the address, from the list."""
+    visit.check_writable()
     groups = [group for group in visit.texts("group", GROUPS_MAX) if len(group) <= ID_MAX]
     return visit.page("resets.html", groups=groups, resets=RESETS)
 

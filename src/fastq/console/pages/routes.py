@@ -1,4 +1,8 @@
-"""What a page's table of routes has."""
+"""What a page's table of routes has.
+
+Rules: a role is looked at for every route; where the console only shows, each POST is refused by `Visit.check_role`, and a page that is a
+form of a change refuses itself by `Visit.check_writable`. All other pages show the same there, without forms of changes (`Visit.may`).
+"""
 
 from __future__ import annotations
 

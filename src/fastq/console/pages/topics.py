@@ -145,6 +145,7 @@ def _name(visit: Visit) -> str:
 
 async def new_topic(visit: Visit) -> Response:
     """The form of a new topic."""
+    visit.check_writable()
     return visit.page("new_topic.html")
 
 
