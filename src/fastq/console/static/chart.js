@@ -25,6 +25,7 @@
     const points = [];
     let last = null;
     let silent = [];
+    let unknown = 0;
     let wait = EVERY_MS;
 
     const draw = (isTold) => {
@@ -34,21 +35,24 @@
       const more = silent.length > NAMED_MAX ? ` and ${silent.length - NAMED_MAX} more` : "";
       const named = `${silent.slice(0, NAMED_MAX).join(", ")}${more}`;
       const without = silent.length ? `; without what is on ${silent.length > 1 ? "nodes" : "node"} ${named}, not answering` : "";
+      const besides = unknown ? `; without ${unknown} ${unknown > 1 ? "partitions" : "partition"} that nobody tells of now` : "";
       let told = points.length ? "not known now" : "not known yet";
       if (points.length && isTold) told = `${count(points[points.length - 1])}; the most of the last ${Math.round(points.length * EVERY_MS / 1000)} s: ${count(Math.max(...points))}`;
-      caption.textContent = `${figure.dataset.words}: ${told}${without}`;
+      caption.textContent = `${figure.dataset.words}: ${told}${without}${besides}`;
       svg.setAttribute("aria-label", caption.textContent);
     };
 
     const take = (found) => {
       silent = found.silent || [];
+      unknown = found.unknown || 0;
       let isTold = true;
       if (figure.dataset.kind === "rate") {
         // A partition more or less, another node that does not answer, and a topic that was made anew, are no rate.
         if (last && found.time > last.time && found.of === last.of && String(found.silent) === String(last.silent)) points.push(Math.max(0, found.value - last.value) * 1000 / (found.time - last.time));
         last = found;
       } else if (figure.dataset.field === undefined) {
-        points.push(found.value);
+        isTold = found.of > 0 || !(silent.length || unknown);
+        if (isTold) points.push(found.value);
       } else if (found[figure.dataset.field] !== undefined) {
         points.push(found[figure.dataset.field]);
       } else {
