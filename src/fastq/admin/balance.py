@@ -15,7 +15,7 @@ Rules of this file:
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -52,6 +52,16 @@ def plan_balance(
     plan.even_replicas()
     plan.even_leaders()
     return {tp: tuple(replicas) for tp, replicas in sorted(plan.replicas.items()) if replicas != list(partitions[tp])}
+
+
+def held_by_node(partitions: Mapping[TopicPartition, Sequence[int]]) -> Counter[int]:
+    """How many replicas each node has."""
+    return Counter(node for replicas in partitions.values() for node in replicas)
+
+
+def led_by_node(partitions: Mapping[TopicPartition, Sequence[int]]) -> Counter[int]:
+    """How many partitions each node is the preferred leader of."""
+    return Counter(replicas[0] for replicas in partitions.values() if replicas)
 
 
 Held = dict[TopicPartition, None]

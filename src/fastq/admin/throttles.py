@@ -8,10 +8,18 @@ Source: ReassignPartitionsCommand.calculateLeaderThrottles, calculateFollowerThr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fastq.admin.cluster_types import PartitionReassignment
-from fastq.admin.types import AlterConfigOp, ConfigEntry, ConfigResource, ConfigSource, Outcomes, ResourceType
+from fastq.admin.types import (
+    AlterConfigOp,
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    Outcomes,
+    ResourceType,
+)
 from fastq.metadata import TopicPartition
 
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -61,6 +69,13 @@ def replication_throttles(
     }
     changes.update({broker(node): {LEADER_RATE: rate, FOLLOWER_RATE: rate} for node in sorted(nodes)})
     return changes
+
+
+def may_have_throttles(cluster: ClusterDescription, topics: Iterable[str]) -> tuple[list[ConfigResource], list[int]]:
+    """The brokers that run and the topics, to be asked for their configurations; and the brokers that are registered and do not run, which
+    keep what they have."""
+    resources = [*(broker(node.node_id) for node in cluster.nodes), *map(ConfigResource.topic, topics)]
+    return resources, [node.node_id for node in cluster.fenced_nodes]
 
 
 def throttles_of(described: Outcomes[ConfigResource, dict[str, ConfigEntry]]) -> Changes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -202,19 +201,11 @@ def _check_drained(drained: Collection[int], racks: Mapping[int, str | None], re
             )
 
 
-def _held(replicas: Replicas) -> Counter[int]:
-    """How many replicas each node has."""
-    return Counter(node for each in replicas.values() for node in each)
-
-
-def _led(replicas: Replicas) -> Counter[int]:
-    """How many partitions each node is the preferred leader of."""
-    return Counter(each[0] for each in replicas.values() if each)
-
-
 def _spread(replicas: Replicas, nodes: Collection[int]) -> str:
     """How evenly nodes have replicas and leaders, in words."""
-    held, led = _held(replicas), _led(replicas)
+    from fastq.admin.balance import held_by_node, led_by_node
+
+    held, led = held_by_node(replicas), led_by_node(replicas)
     return (
         f"each node has {_range([held[node] for node in nodes], 'replica')} "
         f"and is the preferred leader of {_range([led[node] for node in nodes], 'partition')}"
@@ -229,11 +220,13 @@ def _range(counts: Sequence[int], thing: str) -> str:
 def _show_plan(
     options: argparse.Namespace, before: Replicas, moves: Replicas, after: Replicas, racks: Mapping[int, str | None]
 ) -> None:
+    from fastq.admin.balance import held_by_node, led_by_node
+
     print_table(
         ["topic", "partition", "before", "after"],
         [[tp.topic, tp.partition, list(before[tp]), list(nodes)] for tp, nodes in moves.items()],
     )
-    counts = [*map(_held, (before, after)), *map(_led, (before, after))]
+    counts = [*map(held_by_node, (before, after)), *map(led_by_node, (before, after))]
     print()
     print_table(
         ["node", "rack", "replicas", "then", "leads", "then"],

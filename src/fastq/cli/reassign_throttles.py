@@ -17,6 +17,7 @@ from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq import Admin
+    from fastq.admin import ClusterDescription
     from fastq.admin.throttles import Changes
 
 
@@ -60,8 +61,7 @@ def throttle_log_dirs(admin: Admin, wanted: Mapping[TopicPartition, Placement], 
 
 def unthrottle(admin: Admin, topics: Iterable[str]) -> Freed:
     """Take the throttles away, unless partitions move."""
-    from fastq.admin import ConfigResource
-    from fastq.admin.throttles import alterations, broker, throttles_of
+    from fastq.admin.throttles import alterations, may_have_throttles, throttles_of
 
     moving = len(admin.list_partition_reassignments())
     if moving:
@@ -69,8 +69,7 @@ def unthrottle(admin: Admin, topics: Iterable[str]) -> Freed:
         return Freed(
             False, (f"{counted(moving, 'partition')} {verb}, so throttles stay if there are any; {LIST} shows how far",)
         )
-    running, gone = _brokers(admin)
-    resources = [*map(broker, running), *map(ConfigResource.topic, topics)]
+    resources, gone = may_have_throttles(_cluster(admin), topics)
     described = admin.describe_configs(resources)
     changes = throttles_of(described)
     altered = admin.incremental_alter_configs(alterations(changes)) if changes else None
@@ -87,13 +86,12 @@ def unthrottle(admin: Admin, topics: Iterable[str]) -> Freed:
     return Freed(any(resource not in errors for resource in changes), (*failed, *gone_ones))
 
 
-def _brokers(admin: Admin) -> tuple[list[int], list[int]]:
-    """Those that run, and those that are registered and do not, where the cluster tells (Kafka 4.0)."""
+def _cluster(admin: Admin) -> ClusterDescription:
+    """With the brokers that are registered and do not run, where the cluster tells (Kafka 4.0)."""
     try:
-        found = admin.describe_cluster(include_fenced=True)
+        return admin.describe_cluster(include_fenced=True)
     except UnsupportedVersion:
-        found = admin.describe_cluster()
-    return [node.node_id for node in found.nodes], [node.node_id for node in found.fenced_nodes]
+        return admin.describe_cluster()
 
 
 def _alter(admin: Admin, changes: Changes) -> None:

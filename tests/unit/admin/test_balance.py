@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from fastq.admin.balance import plan_balance
+from fastq.admin.balance import held_by_node, led_by_node, plan_balance
 from fastq.metadata import TopicPartition
 
 Replicas = Mapping[TopicPartition, Sequence[int]]
@@ -155,3 +155,9 @@ def test_what_goes_is_drained_or_down_before_anything_else() -> None:
     assert plan_balance({tp: [1, 9, 3]}, racks, replication_factor=2)[tp] == (1, 3)
     with pytest.raises(ValueError, match="4 replicas take 4 nodes, and only 3"):
         plan_balance({tp: [1]}, racks, replication_factor=4)
+
+
+def test_what_nodes_have_and_lead_is_counted() -> None:
+    partitions = {TopicPartition("a", 0): [1, 2], TopicPartition("a", 1): (2, 3), TopicPartition("b", 0): []}
+    assert held_by_node(partitions) == {1: 1, 2: 2, 3: 1} and held_by_node({})[1] == 0
+    assert led_by_node(partitions) == {1: 1, 2: 1} and led_by_node(partitions)[3] == 0

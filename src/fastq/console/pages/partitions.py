@@ -9,15 +9,21 @@ away by a click once nothing moves, whoever has set it.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 from starlette.responses import Response
 
-from fastq.admin import ConfigResource
-from fastq.admin.throttles import Changes, alterations, broker, replication_throttles, throttles_of
+from fastq.admin import ClusterDescription, ConfigResource
+from fastq.admin.throttles import (
+    Changes,
+    alterations,
+    broker,
+    may_have_throttles,
+    replication_throttles,
+    throttles_of,
+)
 from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
 from fastq.console.picture import replica_sizes
 from fastq.console.seen import check_same
@@ -120,13 +126,16 @@ async def _at_rest(visit: Visit) -> tuple[State, dict[int, str | None]]:
 
 
 def _shown(visit: Visit, moves: State, before: State, racks: dict[int, str | None], *, of_balancer: bool) -> Response:
+    from fastq.admin.balance import held_by_node, led_by_node
+
     after = {**before, **moves}
+    held, led = ([count(state) for state in (before, after)] for count in (held_by_node, led_by_node))
     nodes = [
         {
             "node": node,
             "rack": racks.get(node),
-            "held": [_held(state)[node] for state in (before, after)],
-            "led": [_led(state)[node] for state in (before, after)],
+            "held": [counts[node] for counts in held],
+            "led": [counts[node] for counts in led],
         }
         for node in sorted(racks)
     ]
@@ -171,14 +180,6 @@ async def plan(visit: Visit) -> Response:
     moves = {tp: tuple(nodes) for tp, nodes in wanted.items() if tuple(nodes) != before[tp]}
     visit.audit("plan reassignment", partitions=len(moves))
     return _shown(visit, moves, before, racks, of_balancer=False)
-
-
-def _held(replicas: State) -> Counter[int]:
-    return Counter(node for nodes in replicas.values() for node in nodes)
-
-
-def _led(replicas: State) -> Counter[int]:
-    return Counter(nodes[0] for nodes in replicas.values() if nodes)
 
 
 async def reassign(visit: Visit) -> Response:
@@ -242,8 +243,7 @@ async def unthrottle(visit: Visit) -> Response:
     await _check_rest(visit)
     with visit.cluster.alone("a look for throttles"):
         names = sorted(await admin.list_topics(include_internal=True))
-        running, gone = await _nodes(visit)
-        resources = [*map(broker, running), *map(ConfigResource.topic, names)]
+        resources, gone = may_have_throttles(await _nodes(visit), names)
         for place in range(0, len(resources), DESCRIBED_AT_ONCE):
             described = await admin.describe_configs(resources[place : place + DESCRIBED_AT_ONCE], timeout=DESCRIBE_S)
             found.update(throttles_of(described))
@@ -263,14 +263,13 @@ async def _check_rest(visit: Visit) -> None:
         raise Refused("Partitions move still: their throttles go once nothing moves.")
 
 
-async def _nodes(visit: Visit) -> tuple[list[int], list[int]]:
-    """The nodes that run, and those that are registered and do not, where the cluster tells."""
+async def _nodes(visit: Visit) -> ClusterDescription:
+    """With the nodes that are registered and do not run, where the cluster tells."""
     admin = visit.cluster.admin
     try:
-        described = await admin.describe_cluster(include_fenced=True)
+        return await admin.describe_cluster(include_fenced=True)
     except UnsupportedVersion:
-        described = await admin.describe_cluster()
-    return [node.node_id for node in described.nodes], [node.node_id for node in described.fenced_nodes]
+        return await admin.describe_cluster()
 
 
 Moves = dict[TopicPartition, list[int]]
