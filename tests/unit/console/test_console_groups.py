@@ -6,12 +6,15 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from console_served import Browser, Served
 
 from fastq import Admin, Consumer, Producer, TopicPartition
+from fastq.admin import AsyncAdmin, Outcome, Outcomes
 from fastq.console.users import Users
+from fastq.errors import LeaderNotAvailable
 from fastq.testing import Broker
 
 OFFSETS = re.compile(r'name="offsets" hidden>\s*([^<]*)<')
@@ -176,3 +179,20 @@ def test_nothing_moves_where_a_throttle_cannot_be_set_and_what_is_set_is_told(
         assert json.loads(log.read_text().splitlines()[-1])["outcome"] != "done"
         answer = browser.submit("/c/test/new-topic", "/c/test/partitions/unthrottle")
         assert f"topic {topic}</td><td>done" in answer.text
+
+
+def test_a_lag_that_lacks_a_partition_says_so(
+    browser: Browser, shared_broker: Broker, make_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, ends = make_topic(shared_broker.bootstrap_servers, 2), AsyncAdmin.list_offsets
+    with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
+        admin.alter_group_offsets(f"of-{topic}", {TopicPartition(topic, n): 0 for n in range(2)}).results()
+
+    async def without_the_last(*asked: Any, **how: Any) -> Any:
+        told = await ends(*asked, **how)
+        return Outcomes({tp: Outcome(error=LeaderNotAvailable()) if tp.partition else one for tp, one in told.items()})
+
+    page = f"/c/test/group?id=of-{topic}"
+    assert "<dt>Lag</dt><dd>0</dd>" in browser.get(page).text
+    monkeypatch.setattr(AsyncAdmin, "list_offsets", without_the_last)
+    assert "<dt>Lag</dt><dd>0 <small>without 1 partition that is not told</small></dd>" in browser.get(page).text

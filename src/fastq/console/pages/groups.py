@@ -60,6 +60,7 @@ async def group(visit: Visit) -> Response:
         error=outcome.error,
         pager=Pager(visit, rows, PARTITIONS_PAGE),
         lag=sum(lags) if lags else None,
+        untold=len(rows) - len(lags),
         topics=sorted({tp.topic for tp in places}),
         resets=RESETS,
     )
