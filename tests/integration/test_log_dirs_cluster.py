@@ -108,6 +108,13 @@ class Load:
         until(lambda: len(self.acknowledged) >= enough or self.error is not None)
 
 
+def make_slow(cluster: Cluster, admin: Admin) -> None:
+    """A byte a second, for moves: set, and known to every node, as one that has not heard of it would be done at once."""
+    admin.set_configs(ALL_BROKERS, {RATE: "1"})
+    nodes = [ConfigResource.broker(node.node_id) for node in cluster.nodes]
+    until(lambda: all(settings[RATE].value == "1" for settings in admin.describe_configs(nodes).results().values()))
+
+
 def test_a_move_under_load_and_past_a_change_of_leaders_loses_nothing(cluster: Cluster, admin: Admin) -> None:
     """All three replicas move at once, so the leader's, one that becomes the leader, and one that only follows; one of the nodes is killed
     amid it."""
@@ -117,7 +124,7 @@ def test_a_move_under_load_and_past_a_change_of_leaders_loses_nothing(cluster: C
     with Load(cluster.bootstrap_servers, "moved") as load:
         load.more()
         moves = moves_of(places(admin, "moved"), cluster, "moved")
-        admin.set_configs(ALL_BROKERS, {RATE: "1"})
+        make_slow(cluster, admin)
         admin.alter_replica_log_dirs(moves).results()
         until(lambda: all(len(held) == 2 for held in places(admin, "moved").values()))
         former = cluster.leader("moved")
@@ -182,7 +189,7 @@ def test_log_dirs_move_and_the_list_that_shows_its_copy(cluster: Cluster, admin:
     with Load(cluster.bootstrap_servers, "by-hand") as load:
         load.more()
     ((_, path),) = moves_of({2: places(admin, "by-hand")[2]}, cluster, "by-hand").items()
-    admin.set_configs(ALL_BROKERS, {RATE: "1"})
+    make_slow(cluster, admin)
     told = fastq("log-dirs", "move", "by-hand:0", "--to", path)
     assert told == f"begun 1 move to {path}: by-hand-0 of node 2; fastq log-dirs shows the copies\n"
     again = fastq("log-dirs", "move", "by-hand:0", "--to", path)

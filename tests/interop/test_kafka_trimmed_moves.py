@@ -51,6 +51,12 @@ def places(admin: Admin) -> dict[int, dict[str, bool]]:
     }
 
 
+def rates(admin: Admin, cluster: Cluster) -> set[str | None]:
+    """What each node says that it may move in a second."""
+    nodes = admin.describe_configs([ConfigResource.broker(node) for node in cluster.places]).results()
+    return {settings[RATE].value for settings in nodes.values()}
+
+
 def other(cluster: Cluster, node: int, current: str) -> str:
     """The directory of a node that is not that one."""
     one, two = cluster.places[node].kafka.properties["log.dirs"].split(",")
@@ -101,6 +107,8 @@ def test_records_that_are_deleted_amid_a_move_are_gone_for_apache_kafka(tmp_path
             admin.create_topic(TP.topic, 1, replication_factor=3, configs={"segment.bytes": "1048576"})
             produce(cluster.servers, range(600))
             admin.set_configs(ALL_BROKERS, {RATE: "1"})
+            # A node that has not heard of it yet would be done at once.
+            cluster.until(lambda: rates(admin, cluster) == {"1"})
             before = places(admin)
             wanted = {node: {other(cluster, node, *held): False} for node, held in before.items()}
             moves = {TopicPartitionReplica(TP.topic, 0, node): path for node, held in wanted.items() for path in held}
