@@ -11,6 +11,8 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import select
 import socket
 from collections import deque
@@ -177,6 +179,19 @@ class Listener:
         self._network.listeners.pop((self.host.ip, self._port), None)
 
 
+class Opened:
+    """The socket of a connection that was opened: options of TCP are of no effect, and it tells none."""
+
+    def setsockopt(self, *option: Any) -> None:
+        """What is asked of TCP."""
+
+    def getsockopt(self, *option: Any) -> bytes:
+        raise OSError(errno.ENOPROTOOPT, os.strerror(errno.ENOPROTOOPT))
+
+
+OPENED = Opened()
+
+
 class Accepted:
     """The socket of a connection that was accepted: a real descriptor to write to."""
 
@@ -246,7 +261,7 @@ class End(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "peername":
             return self.peer.host.ip, self.peer.port
-        return self.accepted if name == "socket" else default
+        return self.accepted or OPENED if name == "socket" else default
 
     def is_closing(self) -> bool:
         return self.closed or self._closing
